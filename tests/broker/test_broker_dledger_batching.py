@@ -18,7 +18,7 @@ from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_properties, encode_record
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.ledger.bodies import body_at
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import HEADER
@@ -376,7 +376,7 @@ def test_index_that_lags_goes_on_behind_a_damaged_entry(
         async with Alone(tmp_path / "made") as again:
             await until(lambda: again.index_queue is not None and not again.index_queue.lagging)
             found = [bool(again.query("T", f"u{n}", 9, 0, 1 << 60).records) for n in range(400)]
-        assert found == [n < 5 or place >= ends for n, place in enumerate(places)] and found[-1]
+        assert found == [n < 5 or position >= ends for n, position in enumerate(places)] and found[-1]
 
     run(work)
     assert caplog.text.count("messages not indexed from=") == 1
@@ -516,7 +516,7 @@ def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
             )
         )  # fmt: skip
         end = made[-1].end_pos if made else 0
-        body = bytearray(stamp_message(record, place(end, 48 + len(record), files.file_bytes)))
+        body = bytearray(stamp_message(record, entry_position(end, 48 + len(record), files.file_bytes)))
         if rng.random() < 0.12:
             for _ in range(rng.choice([1, 1, 2])):
                 lengths = [0, 1, 2, 3, 4, 12, 20, 27, 28, 35, 39, 84, 85, 86, 87, 88, len(body) - 1]
@@ -524,7 +524,7 @@ def odd_ledger(files: LedgerFiles, rng: random.Random) -> list[Entry]:
                 body[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256), body[at] ^ 1])
         if rng.random() < 0.02:
             del body[rng.randrange(1, len(body)) :]
-        made.append(Entry(index, 1, place(end, 48 + len(body), files.file_bytes), bytes(body)))
+        made.append(Entry(index, 1, entry_position(end, 48 + len(body), files.file_bytes), bytes(body)))
     files.append(made)
     return made
 

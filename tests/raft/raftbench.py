@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from harness.raftsim.group import Ledger
 from saturnmq.raft.core.actions import (
     Action,
-    Alarm,
     AppendEntries,
     Commit,
     CutLog,
     PersistTerm,
+    RaiseAlarm,
     Reply,
     RoleChanged,
     Send,
@@ -222,4 +222,4 @@ class Bench:
 
     @property
     def alarms(self) -> list[str]:
-        return [alarm.text for alarm in self.of(Alarm)]
+        return [alarm.text for alarm in self.of(RaiseAlarm)]

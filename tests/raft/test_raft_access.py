@@ -19,7 +19,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, FrameLimits, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
-from saturnmq.raft.access import LOOK_UP_PAUSE_SECONDS, Access, Origin
+from saturnmq.raft.access import LOOK_UP_PAUSE_SECONDS, Origin, PeerAccess
 from saturnmq.raft.cluster_secret import FIELD, WINDOW, ClusterSecret, Verdict
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
@@ -140,7 +140,7 @@ async def test_hosts_of_changed_members_replace_those_of_the_file() -> None:
         names.append(name)
         return ["127.0.5.7"]
 
-    access = Access(["127.0.5.1", "127.0.5.2"], admins="127.0.5.9", resolve=resolve)
+    access = PeerAccess(["127.0.5.1", "127.0.5.2"], admins="127.0.5.9", resolve=resolve)
     await access.start()
     try:
         assert [access.origin(f"127.0.5.{last}:1") for last in (1, 2, 3)] == [
@@ -174,7 +174,7 @@ async def test_host_names_of_members_are_looked_up_again_within_bounds() -> None
             raise socket.gaierror(-2, "Name or service not known")
         return found[name]
 
-    access = Access(
+    access = PeerAccess(
         ["peer.example", "10.0.0.9", "lost.example"], admins="10.9.9.*", resolve=resolve, clock=lambda: now[0]
     )
     await access.start()
@@ -277,7 +277,7 @@ def test_reordered_requests_are_accepted_once_within_a_window() -> None:
         command = Command(51002, body=b"%d" % number)
         stranger.sign("a:1", command)
         assert receiver.check(command) is Verdict.AUTHENTIC
-    assert len(receiver._seen) == 64
+    assert len(receiver._numbers_by_sender) == 64
 
 
 @pytest.mark.spec("SEC-18")
@@ -380,7 +380,7 @@ async def test_unsigned_heartbeat_announces_no_interval_where_there_is_a_secret(
         received.append(request)
         answer(HeartBeatResponse(interval_ms=500))
 
-    peers = Peers({}, NetSettings(), receive, access=Access(["127.0.0.1"]), secret=ClusterSecret(SECRET))
+    peers = Peers({}, NetSettings(), receive, access=PeerAccess(["127.0.0.1"]), secret=ClusterSecret(SECRET))
     host, port = await peers.start("127.0.0.1", 0)
     address, member = f"{host}:{port}", ClusterSecret(SECRET)
     beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=3, interval_ms=0)
@@ -432,7 +432,9 @@ async def test_state_is_exchanged_between_members_only(tmp_path: Path) -> None:
         n1.serve_state = tables
         assert await n0.ask_state("n1", 5000, "n0") == b"tables for n0"
         assert await n0.ask_state("n1", 5000, "n7") == b"tables for ", "n7 is not a member"
-        plain = Peers(made.members["n0"].settings.peers, NetSettings(), lambda request, answer: None, access=Access(()))
+        plain = Peers(
+            made.members["n0"].settings.peers, NetSettings(), lambda request, answer: None, access=PeerAccess(())
+        )
         with pytest.raises(RemoteProtocolError, match="not signed"):
             await plain.ask_state("n1", 5000, "n0")
         await plain.stop()

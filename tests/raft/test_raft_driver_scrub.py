@@ -13,7 +13,7 @@ import pytest
 from raftgroup import Group, group
 
 from saturnmq.protocol.message import Host, Message, encode_record
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
@@ -121,7 +121,7 @@ def test_repair_rejects_copy_that_does_not_fit(tmp_path: Path) -> None:
     files.open()
     made = []
     for number in range(9):
-        pos = place(files.end_pos, 48 + len(record(number)), 1024)
+        pos = entry_position(files.end_pos, 48 + len(record(number)), 1024)
         made.append(Entry(number, 2, pos, record(number)))
         files.append(made[-1:])
     before = [file.map[:] for file in (*files.data.files, *files.index.files)]

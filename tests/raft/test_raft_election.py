@@ -11,7 +11,7 @@ import pytest
 from raftbench import Bench, entries
 
 from saturnmq.protocol.errors import ConfigError, InvariantBroken
-from saturnmq.raft.core.actions import Alarm, PersistTerm, Reply, Role, RoleChanged, Send
+from saturnmq.raft.core.actions import PersistTerm, RaiseAlarm, Reply, Role, RoleChanged, Send
 from saturnmq.raft.core.messages import Code, PushKind, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge, quorum, quorum_index
@@ -453,7 +453,7 @@ def test_votes_after_higher_term_was_seen_elect_no_leader() -> None:
     bench.forget()
     bench.vote_answer(sends[1], V.ACCEPT)
     assert bench.state.role is Role.CANDIDATE
-    (warning,) = bench.of(Alarm)
+    (warning,) = bench.of(RaiseAlarm)
     assert "late votes ignored vote_term=2" in warning.text
     bench.tick()
     assert bench.state.term == 3

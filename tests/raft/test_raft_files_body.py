@@ -10,7 +10,7 @@ import pytest
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_record
 from saturnmq.raft.core.entry import Entry
-from saturnmq.raft.core.entry import place as place_of
+from saturnmq.raft.core.entry import entry_position as place_of
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message
 

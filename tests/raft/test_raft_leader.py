@@ -25,7 +25,7 @@ from saturnmq.raft.core.messages import (
     PushResponse,
     VoteRequest,
 )
-from saturnmq.raft.core.progress import PEER_TRANSITIONS, Event, PeerState, Progress, Search
+from saturnmq.raft.core.progress import PEER_TRANSITIONS, PeerProgress, PeerState, ProgressEvent, Search
 from saturnmq.raft.core.settings import CoreSettings
 
 OLD = entries(0, 0, 1, 1)
@@ -223,10 +223,10 @@ def test_get_returns_only_committed_entries_on_leader() -> None:
 
 @pytest.mark.spec("DL-P01", "DL-P03")
 def test_peer_states_follow_table_and_ignore_unknown_events() -> None:
-    assert PEER_TRANSITIONS[PeerState.COMPARE, Event.MATCHED] is PeerState.APPEND
+    assert PEER_TRANSITIONS[PeerState.COMPARE, ProgressEvent.MATCHED] is PeerState.APPEND
     for state in PeerState:
-        for event in Event:
-            progress = Progress("n1", state)
+        for event in ProgressEvent:
+            progress = PeerProgress("n1", state)
             progress.pending[3] = object()  # type: ignore[assignment]
             progress.search = Search(-1, 9, 7)
             progress.on(event)
@@ -236,7 +236,7 @@ def test_peer_states_follow_table_and_ignore_unknown_events() -> None:
                 assert progress.pending == {}
             if (state, event) in PEER_TRANSITIONS:
                 assert progress.search is None  # the next COMPARE starts at the end of the log
-    progress = Progress("n1")
+    progress = PeerProgress("n1")
     progress.append_from(7)
     progress.append_from(3)
     assert (progress.watermark, progress.next_index) == (7, 4)  # the watermark never decreases

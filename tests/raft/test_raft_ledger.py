@@ -16,12 +16,12 @@ from raftbench import entries
 
 from recorded import VECTORS
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import (
     BLANK_MAGIC,
-    Header,
+    EntryHeader,
     IndexUnit,
     LedgerCheckpoint,
     entry_bytes,
@@ -32,7 +32,7 @@ from saturnmq.raft.ledger.layout import (
     parse_term,
     read_entry,
 )
-from saturnmq.raft.ledger.recover import DataFile, Facts, first_file, plan
+from saturnmq.raft.ledger.recover import DataFile, LedgerFacts, first_file, plan
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.store.files.disk import Disk
 
@@ -51,7 +51,7 @@ def grow(files: LedgerFiles, term: int, count: int, body_bytes: int = 60, mark: 
     for _ in range(count):
         body = (mark + b"%d" % (files.end_index + 1)).ljust(body_bytes - 4, b".")
         body += zlib.crc32(body).to_bytes(4, "big")
-        pos = place(files.end_pos, 48 + len(body), files.file_bytes)
+        pos = entry_position(files.end_pos, 48 + len(body), files.file_bytes)
         made.append(Entry(files.end_index + 1, term, pos, body))
         files.append(made[-1:])
     return made
@@ -139,7 +139,7 @@ def test_file_ends_with_blank_record_and_next_begins_with_entry(tmp_path: Path) 
     ("end", "size", "expected"), [(0, 1016, 0), (0, 1020, 0), (924, 92, 924), (924, 93, 1024), (1024, 500, 1024)]
 )
 def test_place_reserves_eight_bytes_for_blank_record(end: int, size: int, expected: int) -> None:
-    assert place(end, size, 1024) == expected
+    assert entry_position(end, size, 1024) == expected
 
 
 @pytest.mark.spec("DL-S05")
@@ -209,13 +209,13 @@ def test_recovery_ends_at_first_invalid_entry(at: int, value: int, length: int, 
 @pytest.mark.parametrize(("files", "unknown", "expected"), [(6, [], 3), (6, [3], 2), (6, [3, 2, 1], 0), (2, [], 0)])
 def test_recovery_begins_three_files_from_end_or_earlier(files: int, unknown: list[int], expected: int) -> None:
     """If a file's first entry is missing in the index, the scan starts one file earlier."""
-    heads = [Header(1, 200, 5 * number, 1, 1024 * number, 0, 0, 0, 152) for number in range(files)]
+    heads = [EntryHeader(1, 200, 5 * number, 1, 1024 * number, 0, 0, 0, 152) for number in range(files)]
     units = {
         head.index: IndexUnit(1, head.pos + (number in unknown), head.size, head.index, head.term)
         for number, head in enumerate(heads)
     }
     found = [DataFile(head.pos, head) for head in heads]
-    assert first_file(Facts(found, 1024, lambda pos: None, units.get, lambda header: True)) == expected
+    assert first_file(LedgerFacts(found, 1024, lambda pos: None, units.get, lambda header: True)) == expected
 
 
 @pytest.mark.spec("DL-X16")
@@ -264,7 +264,7 @@ def test_file_that_was_repaired_and_then_deleted_is_not_synced(tmp_path: Path) -
     files = LedgerFiles(tmp_path, file_bytes=1024, index_file_units=4)
     files.open()
     for number in range(12):
-        files.append([Entry(number, 1, place(files.end_pos, 200, 1024), b"%03d" % number + bytes(149))])
+        files.append([Entry(number, 1, entry_position(files.end_pos, 200, 1024), b"%03d" % number + bytes(149))])
     files.sync_job()()
     first, begin = files.data.files[0].path, files.data.files[1].start
     entry = files.entry(2)
@@ -356,9 +356,9 @@ def test_recovery_after_lost_pages_keeps_a_valid_prefix() -> None:
 
 @pytest.mark.spec("DL-S06", "DL-S07")
 def test_recovery_plan_of_no_files_and_of_an_empty_file() -> None:
-    facts = Facts([], 1024, lambda pos: None, lambda index: None, lambda header: True)
+    facts = LedgerFacts([], 1024, lambda pos: None, lambda index: None, lambda header: True)
     assert (plan(facts).end_index, plan(facts).end_pos) == (-1, 0)
-    facts = Facts([DataFile(4096, None)], 1024, lambda pos: None, lambda index: None, lambda header: True)
+    facts = LedgerFacts([DataFile(4096, None)], 1024, lambda pos: None, lambda index: None, lambda header: True)
     assert (plan(facts).begin_index, plan(facts).end_pos, plan(facts).stopped_by) == (-1, 4096, "end of the last file")
 
 
@@ -393,7 +393,7 @@ def test_append_of_many_entries_equals_single_appends(tmp_path: Path) -> None:
     """Across data files and index files, and after an entry that fills its file, as a leader with larger files may send."""
     single, many = ledger(tmp_path / "single"), ledger(tmp_path / "many")
     made = grow(single, 1, 150)
-    full = Entry(150, 1, place(single.end_pos, FILE_BYTES, FILE_BYTES), bytes(FILE_BYTES - 48))
+    full = Entry(150, 1, entry_position(single.end_pos, FILE_BYTES, FILE_BYTES), bytes(FILE_BYTES - 48))
     made += [full, Entry(151, 1, full.end_pos, b"behind")]
     for entry in made[150:]:
         single.append([entry])
@@ -479,7 +479,7 @@ def test_index_units_are_rewritten_where_a_sync_of_them_failed(tmp_path: Path) -
     files.close()
     again = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=UNITS)
     again.open(rewrite_index=True)
-    assert [header.index for header in again.recovered.found] == [0, 1, 2, 3]
+    assert [header.index for header in again.recovered.reindexed] == [0, 1, 2, 3]
     again.close()
 
 

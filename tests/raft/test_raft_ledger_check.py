@@ -9,7 +9,7 @@ import pytest
 
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import decode_record
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.ledger.bodies import bodies, body_at
 from saturnmq.raft.ledger.check import compare, verify
@@ -26,7 +26,7 @@ def member(folder: Path, count: int, *, term: int = 1, body_bytes: int = 152) ->
     files.open()
     for number in range(count):
         body = (b"%d" % number).ljust(body_bytes, b".")
-        files.append([Entry(number, term, place(files.end_pos, 48 + len(body), 1024), body)])
+        files.append([Entry(number, term, entry_position(files.end_pos, 48 + len(body), 1024), body)])
     TermFile(folder).write(HardState(term, "n0"))
     CheckpointFile(folder).write(LedgerCheckpoint(count - 1, count - 1))
     return files
@@ -128,8 +128,8 @@ def test_compare_reports_first_differing_entry(tmp_path: Path) -> None:
     found = compare([one, two])
     assert found is not None
     assert found.index == 9
-    assert found.found == {one: "1 1824 200", two: "2 1824 200"}
+    assert found.entries == {one: "1 1824 200", two: "2 1824 200"}
     member(tmp_path / "three", 5).close()
     behind = compare([one, tmp_path / "three"])
     assert behind is not None
-    assert (behind.index, behind.found[tmp_path / "three"]) == (5, "missing")
+    assert (behind.index, behind.entries[tmp_path / "three"]) == (5, "missing")

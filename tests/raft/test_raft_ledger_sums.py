@@ -11,7 +11,7 @@ from raftgroup import Group, group
 
 from harness.harm import harmed
 from saturnmq.protocol.errors import CorruptRecord, DiskFull
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.messages import Code, TransferResponse
 from saturnmq.raft.ledger.check import verify
 from saturnmq.raft.ledger.files import LedgerFiles
@@ -34,7 +34,7 @@ def killed_ledger(folder: Path, count: int) -> list[Entry]:
     files, _ = opened(folder)
     made: list[Entry] = []
     for index in range(count):
-        made.append(Entry(index, 1, place(files.end_pos, 48 + 20, FILE_BYTES), b"%020d" % index))
+        made.append(Entry(index, 1, entry_position(files.end_pos, 48 + 20, FILE_BYTES), b"%020d" % index))
         files.append(made[-1:])
         files.sync_job()()
     files.close()

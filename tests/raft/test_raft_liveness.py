@@ -95,7 +95,7 @@ def test_lease_needs_quorum_including_leader(members: int, needed: int) -> None:
     began = bench.now_ms
     ends = began + 5000
     assert lease.lease_ends_ms == ends
-    for number, peer in enumerate(bench.state.others, 1):
+    for number, peer in enumerate(bench.state.other_members, 1):
         lease.lease_until_ms[peer] = ends + 10 * number
         assert lease.lease_ends_ms == (ends + 10 * (number - needed + 1) if number >= needed else ends)
 

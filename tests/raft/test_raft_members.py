@@ -16,7 +16,7 @@ from ports import free_ports
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.core.configuration import Configuration, Configurations, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration, Configurations
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code, VoteRequest, VoteResponse, VoteResult
@@ -136,7 +136,7 @@ def test_members_file_restores_what_was_written(tmp_path: Path) -> None:
         Configuration({"n0": "h:1", "n1": "h:2"}, frozenset(("n1",)), index=LedgerIndex(4)),
         Configuration({"n0": "h:1"}, removed=frozenset(("n1",)), index=LedgerIndex(9)),
     )
-    generations = (Generation(known), Generation(known[:1], (LedgerIndex(7), Term(3))))
+    generations = (ConfigurationGeneration(known), ConfigurationGeneration(known[:1], (LedgerIndex(7), Term(3))))
     file.write(generations)
     assert file.read() == generations
     huge = b'{"generations": [{"configurations": [], "begin": [1e400, 2]}]}'
@@ -233,11 +233,11 @@ def test_damaged_entry_is_the_configuration_that_the_file_names(damaged: int) ->
             raise CorruptRecord("damaged")
         return log.get(index)
 
-    def loaded(*stored: Generation) -> Configuration:
+    def loaded(*stored: ConfigurationGeneration) -> Configuration:
         made = Configurations(Configuration({"n9": "h:9"}), CODEC)
         made.load(stored, LedgerIndex(3), entry)
         return made.newest
 
-    assert loaded(Generation((old,), first), Generation((new,), first)) == new
-    assert loaded(Generation((new,), (LedgerIndex(9), Term(2)))) == (new if damaged != 5 else loaded())
-    assert loaded(Generation((old,), first), Generation((), first)).index == NO_INDEX
+    assert loaded(ConfigurationGeneration((old,), first), ConfigurationGeneration((new,), first)) == new
+    assert loaded(ConfigurationGeneration((new,), (LedgerIndex(9), Term(2)))) == (new if damaged != 5 else loaded())
+    assert loaded(ConfigurationGeneration((old,), first), ConfigurationGeneration((), first)).index == NO_INDEX

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.errors import CorruptRecord
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.ledger.files import LedgerFiles
 
 FILE_BYTES, UNITS = 1024, 4
@@ -23,7 +23,7 @@ def ledger(folder: Path) -> LedgerFiles:
 
 def grow(files: LedgerFiles, count: int) -> None:
     for _ in range(count):
-        files.append([Entry(files.end_index + 1, 1, place(files.end_pos, 200, FILE_BYTES), b"x" * 152)])
+        files.append([Entry(files.end_index + 1, 1, entry_position(files.end_pos, 200, FILE_BYTES), b"x" * 152)])
 
 
 def contents(files: LedgerFiles) -> dict[str, bytes]:

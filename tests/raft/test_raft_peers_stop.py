@@ -11,7 +11,7 @@ from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.access import Access
+from saturnmq.raft.access import PeerAccess
 from saturnmq.raft.core.messages import Response, TransferRequest
 from saturnmq.raft.peers import Peers
 from waiting import until
@@ -28,7 +28,7 @@ async def reported_by(stops: Any) -> list[str]:
     server = RemotingServer(silent, settings=NetSettings())
     host, port = await server.start("127.0.0.1", 0)
     addresses = {"n1": f"{host}:{port}", "n2": "127.0.0.1:1"}
-    peers = Peers(addresses, NetSettings(), lambda request, answer: None, access=Access(["127.0.0.1"]))
+    peers = Peers(addresses, NetSettings(), lambda request, answer: None, access=PeerAccess(["127.0.0.1"]))
     try:
         await stops(peers, server)
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from saturnmq.raft.core.entry import ENTRY_MAGIC
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.ledger.layout import Header
+from saturnmq.raft.ledger.layout import EntryHeader
 from saturnmq.raft.ledger.walk import END_OF_FILES, NO_ENTRY, Walk, fault_of
 from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
 from saturnmq.raft.sync_pause import SyncPause
@@ -198,8 +198,8 @@ def test_pause_between_flushes_is_four_times_the_last_one(took_ms: int, rest_ms:
     assert not pause.is_over(1000 + rest_ms - 1) and pause.is_over(1000 + rest_ms)
 
 
-def entry(index: int = 5, term: int = 2, pos: int = 200, body: int = 52, **more: int) -> Header:
-    made = Header(ENTRY_MAGIC, 48 + body, index, term, pos, 0, 0, 0, body)
+def entry(index: int = 5, term: int = 2, pos: int = 200, body: int = 52, **more: int) -> EntryHeader:
+    made = EntryHeader(ENTRY_MAGIC, 48 + body, index, term, pos, 0, 0, 0, body)
     return dataclasses.replace(made, **more)
 
 
@@ -225,7 +225,7 @@ def entry(index: int = 5, term: int = 2, pos: int = 200, body: int = 52, **more:
         (entry(body=1024 - 200 - 48 - 7), None, "size 817 does not fit its file"),
     ],
 )
-def test_fault_of_a_header(header: Header, before: Header | None, fault: str) -> None:
+def test_fault_of_a_header(header: EntryHeader, before: EntryHeader | None, fault: str) -> None:
     assert fault_of(header, 200, before, 1024) == fault
 
 

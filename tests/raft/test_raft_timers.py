@@ -52,7 +52,7 @@ def announced(bench: Bench, peer: str = "n1") -> list[int | None]:
 def fast_leader(**more: Any) -> Bench:
     bench = bench_of(**more).lead()
     bench.tick(1)
-    for peer in bench.state.others:
+    for peer in bench.state.other_members:
         echo(bench, peer, STANDARD_MS)
     bench.tick()
     return bench

@@ -14,7 +14,7 @@ from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.access import Access
+from saturnmq.raft.access import PeerAccess
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse, Request, Response
 from saturnmq.raft.peers import Peers
@@ -82,7 +82,7 @@ def test_push_that_binary_form_cannot_represent_uses_json() -> None:
 
 # ---- negotiation
 
-LOOPBACK_ONLY = Access(["127.0.0.1"])
+LOOPBACK_ONLY = PeerAccess(["127.0.0.1"])
 
 
 class Other:

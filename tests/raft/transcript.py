@@ -45,20 +45,20 @@ from harness.raftsim.members import SIMPLE, SimpleCodec
 from harness.raftsim.observer import Ledger
 from saturnmq.raft.core.actions import (
     Action,
-    Alarm,
     AppendEntries,
     Commit,
     CutLog,
     MembersChanged,
     PersistMembers,
     PersistTerm,
+    RaiseAlarm,
     Reply,
     Role,
     RoleChanged,
     Send,
     SyncLog,
 )
-from saturnmq.raft.core.configuration import Configuration, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
     AppendResponse,
@@ -135,7 +135,7 @@ class Member:
     syncs: list[SyncLog] = field(default_factory=list)
     tokens: dict[int, Call | str] = field(default_factory=dict)  # a call, or the name of a local proposal
     token: int = 0
-    configurations: tuple[Generation, ...] = ()
+    configurations: tuple[ConfigurationGeneration, ...] = ()
     learner: bool = False
 
 
@@ -228,7 +228,7 @@ class Script:
             self.say(f"  {name} persist term={action.term} vote={action.voted_for or '-'}")
         elif isinstance(action, PersistMembers):
             member.configurations = action.generations
-            lists = [" ".join(str(one.index) for one in found.known) or "none" for found in action.generations]
+            lists = [" ".join(str(one.index) for one in found.configurations) or "none" for found in action.generations]
             self.say(f"  {name} persist members {' | '.join(lists)}")
         elif isinstance(action, MembersChanged):
             former = f" former={','.join(action.former)}" if action.former else ""
@@ -247,7 +247,7 @@ class Script:
             self.say(f"  {name} commit {action.index}")
         elif isinstance(action, RoleChanged):
             self.say(f"  {name} becomes {action.role.value} term={action.term} leader={action.leader_id or '-'}")
-        elif isinstance(action, Alarm):
+        elif isinstance(action, RaiseAlarm):
             self.say(f"  {name} alarm: {action.text}")
 
     def _complete_syncs(self, member: Member) -> None:

@@ -14,10 +14,10 @@ from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, Topic
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import BodyError, MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_record
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.messages import AppendResponse, Code
 from saturnmq.raft.core.state import HardState
-from saturnmq.raft.ledger.bodies import Body
+from saturnmq.raft.ledger.bodies import EntryBody
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.message_entries import noop_message, stamp_message
@@ -206,9 +206,9 @@ def test_answer_reaches_every_caller_and_times_committed_proposals(monkeypatch: 
 # ---- entries
 
 
-def entry_body(pos: int = 1000, **more: Any) -> Body:
+def entry_body(pos: int = 1000, **more: Any) -> EntryBody:
     record = stamp_message(encode_record(message(**more)), pos)
-    return Body(pos + 48, pos + 48 + len(record), memoryview(record))
+    return EntryBody(pos + 48, pos + 48 + len(record), memoryview(record))
 
 
 @pytest.mark.spec("DL-B13")
@@ -314,7 +314,7 @@ def ledger(folder: Path, count: int, checkpoint: LedgerCheckpoint) -> None:
     files.open()
     for number in range(count):
         body = b"%d" % number * 50
-        files.append([Entry(number, 1, place(files.end_pos, 48 + len(body), 1024), body)])
+        files.append([Entry(number, 1, entry_position(files.end_pos, 48 + len(body), 1024), body)])
     files.sync_job()()
     files.close()
     TermFile(folder).write(HardState(1, "n0"))

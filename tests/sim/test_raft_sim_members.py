@@ -21,7 +21,7 @@ from saturnmq.raft.core.actions import PersistMembers, Role
 from saturnmq.raft.core.configuration import Configuration, Configurations
 from saturnmq.raft.core.membership import Membership
 from saturnmq.raft.core.messages import ChangeKind, ChangeRequest, PushRequest, Response
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import MemberState
 
 Patch = pytest.MonkeyPatch
 SEEDS = int(os.environ.get("SATURNMQ_SIM_SEEDS", repetitions(10, 40)))
@@ -190,7 +190,7 @@ def not_rolled_back_at_truncation(patch: Patch) -> None:
 
 def lost_at_retention(patch: Patch) -> None:
     def trim(self: Configurations, begin: int) -> None:
-        self.known = [self.initial, *(one for one in self.known if one.index >= max(begin, 0))]
+        self.history = [self.initial, *(one for one in self.history if one.index >= max(begin, 0))]
 
     patch.setattr(Configurations, "trim", trim)
 
@@ -236,12 +236,12 @@ def term_of_another_leader_is_led(patch: Patch) -> None:
 
 def removed_leader_stands_no_more(patch: Patch) -> None:
     """It may be the only one that has the entry that removes it: then no leader can be elected."""
-    patch.setattr(State, "stands", property(lambda self: self.votes))
+    patch.setattr(MemberState, "stands", property(lambda self: self.votes))
 
 
 def unknown_leader_is_refused(patch: Patch) -> None:
     """A member that copies an early part of the log does not know members that joined later."""
-    patch.setattr(State, "trusts", lambda self, name, changes: name in self.peers)
+    patch.setattr(MemberState, "trusts", lambda self, name, changes: name in self.peers)
 
 
 MUTANTS: tuple[Callable[[Patch], None], ...] = (

@@ -29,10 +29,10 @@ def rules_without(*results: VoteResult) -> tuple[Any, ...]:
 
 
 def vote_not_persisted(patch: Patch) -> None:
-    def vote_for(self: state.State, candidate: str) -> None:
+    def vote_for(self: state.MemberState, candidate: str) -> None:
         self.voted_for = candidate
 
-    patch.setattr(state.State, "vote_for", vote_for)
+    patch.setattr(state.MemberState, "vote_for", vote_for)
 
 
 def reply_before_persist(patch: Patch) -> None:
@@ -58,11 +58,11 @@ def two_votes_in_a_term(patch: Patch) -> None:
     mutant = rules_without(VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_HAS_LEADER)
     patch.setattr(voting, "VOTE_RULES", mutant)
 
-    def vote_for(self: state.State, candidate: str) -> None:
+    def vote_for(self: state.MemberState, candidate: str) -> None:
         self.voted_for = candidate
         self.out.append(PersistTerm(self.term, candidate))
 
-    patch.setattr(state.State, "vote_for", vote_for)
+    patch.setattr(state.MemberState, "vote_for", vote_for)
 
 
 def term_of_the_election_as_term_of_the_log(patch: Patch) -> None:
@@ -100,7 +100,9 @@ def commit_counts_for_older_terms(patch: Patch) -> None:
 
 
 def own_watermark_before_the_sync(patch: Patch) -> None:
-    patch.setattr(state.State, "durable", property(lambda self: self.log.end if self.is_leader else self.log.durable))
+    patch.setattr(
+        state.MemberState, "durable", property(lambda self: self.log.end if self.is_leader else self.log.durable)
+    )
 
 
 def follower_answers_before_the_sync(patch: Patch) -> None:
@@ -160,7 +162,7 @@ def a_known_append_is_not_compared(patch: Patch) -> None:
     def known(self: follower.Follower, token: int, request: Any) -> None:
         self._answer_durable(token, request, request.entries[-1].index)
 
-    patch.setattr(follower.Follower, "_known", known)
+    patch.setattr(follower.Follower, "_answer_duplicate", known)
 
 
 def higher_term_of_a_minority_is_ignored(patch: Patch) -> None:
@@ -173,7 +175,7 @@ def higher_term_of_a_minority_is_ignored(patch: Patch) -> None:
 def a_term_is_led_twice_over_a_restart(patch: Patch) -> None:
     original = elector.Elector.__init__
 
-    def init(self: elector.Elector, known: state.State) -> None:
+    def init(self: elector.Elector, known: state.MemberState) -> None:
         original(self, known)
         self.spent_term = -1
 
@@ -188,7 +190,9 @@ def a_gap_is_never_answered(patch: Patch) -> None:
 
 def callers_kept_at_step_down(patch: Patch) -> None:
     def role_changed(self: leader.Leader) -> None:
-        self.peers = {p: leader.Progress(p) for p in self.state.others} if self.state.role is Role.LEADER else {}
+        self.peers = (
+            {p: leader.PeerProgress(p) for p in self.state.other_members} if self.state.role is Role.LEADER else {}
+        )
 
     patch.setattr(leader.Leader, "role_changed", role_changed)
 
@@ -211,18 +215,18 @@ def compare_says_yes(patch: Patch) -> None:
 
 
 def cut_keeps_the_durable_mark(patch: Patch) -> None:
-    original = log.Log.cut
+    original = log.EntryLog.cut
 
-    def cut(self: log.Log, index: int, end_pos: int) -> None:
+    def cut(self: log.EntryLog, index: int, end_pos: int) -> None:
         durable, epoch = self.durable, self.epoch
         original(self, index, end_pos)
         self.durable, self.epoch = durable, epoch
 
-    patch.setattr(log.Log, "cut", cut)
+    patch.setattr(log.EntryLog, "cut", cut)
 
 
 def votes_by_a_log_shortened_by_damage(patch: Patch) -> None:
-    patch.setattr(state.State, "recovering", property(lambda self: False, lambda self, value: None))
+    patch.setattr(state.MemberState, "recovering", property(lambda self: False, lambda self, value: None))
 
 
 def what_damage_took_is_forgotten(patch: Patch) -> None:

@@ -98,7 +98,9 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print the first entry at which ledgers differ."""
     difference = ledger.compare_ledgers(args.folders)
     rows = (
-        [] if difference is None else [{"folder": folder, "entry": entry} for folder, entry in difference.found.items()]
+        []
+        if difference is None
+        else [{"folder": folder, "entry": entry} for folder, entry in difference.entries.items()]
     )
     if args.json:
         emit(args.command.name, rows, equal=difference is None, index=None if difference is None else difference.index)

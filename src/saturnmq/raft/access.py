@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 LOOK_UP_SECONDS: Final = 60.0
 LOOK_UP_PAUSE_SECONDS: Final = 5.0
 START_SECONDS: Final = 3.0
-_KNOWN_MAX: Final = 1000
+_ORIGINS_MAX: Final = 1000
 
 
 class Origin(Enum):
-    """What the address of a connection permits. PEER includes what ADMIN permits."""
+    """Permissions of a connection's address.PEER includes what ADMIN permits."""
 
     PEER = "peer"
     ADMIN = "admin"
@@ -56,7 +56,7 @@ def _literal(host: str) -> bool:
     return True
 
 
-class Access:
+class PeerAccess:
     """The access rules of one member's port.
 
     hosts: of all members, this one included. allowed, admins: further addresses, in the form of adminAddresses. Raises ConfigError.
@@ -73,7 +73,7 @@ class Access:
     ) -> None:
         self._addresses: dict[str, AddressList] = {}
         self._names: list[str] = []
-        self._known: dict[str, Origin] = {}  # results for addresses of members, until the next look-up
+        self._origins: dict[str, Origin] = {}  # results for addresses of members, until the next look-up
         self._set_hosts(hosts)
         self._allowed = parse_list(allowed)
         self._admins = parse_list(admins)
@@ -87,11 +87,11 @@ class Access:
         self.look_ups = 0  # rounds
 
     def _set_hosts(self, hosts: Iterable[str]) -> None:
-        known = set(hosts)
-        literal = {host: parse_list(host) for host in known if _literal(host)}
-        kept = {host: rule for host, rule in self._addresses.items() if host in known}
-        self._addresses, self._names = {**kept, **literal}, sorted(known - literal.keys())
-        self._known.clear()
+        unique_hosts = set(hosts)
+        literal = {host: parse_list(host) for host in unique_hosts if _literal(host)}
+        retained = {host: rule for host, rule in self._addresses.items() if host in unique_hosts}
+        self._addresses, self._names = {**retained, **literal}, sorted(unique_hosts - literal.keys())
+        self._origins.clear()
 
     def replace_hosts(self, hosts: Iterable[str]) -> None:
         """These are the hosts of the members from now on; new names are looked up soon."""
@@ -127,15 +127,15 @@ class Access:
             self._thread = None
 
     def origin(self, remote_address: str) -> Origin:
-        """What a peer's address, `ip:port`, permits. For an address of no member, a look-up starts if one is due."""
+        """Permissions of a peer's address, `ip:port`.For an address of no member, a look-up starts if one is due."""
         address = host_of(remote_address)
-        known = self._known.get(address)
-        if known is not None:
-            return known
+        cached_origin = self._origins.get(address)
+        if cached_origin is not None:
+            return cached_origin
         if self._allowed.matches(address) or any(rule.matches(address) for rule in self._addresses.values()):
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[address] = Origin.PEER
+            if len(self._origins) >= _ORIGINS_MAX:
+                self._origins.clear()
+            self._origins[address] = Origin.PEER
             return Origin.PEER
         self._look_up_soon()
         return Origin.ADMIN if self.is_admin(remote_address) else Origin.STRANGER
@@ -164,17 +164,17 @@ class Access:
         try:
             for name in self._names:
                 try:
-                    found = await loop.run_in_executor(self._thread, self._resolve, name)
+                    addresses = await loop.run_in_executor(self._thread, self._resolve, name)
                 except (OSError, UnicodeError) as error:
                     log.warning("host of a member not found host=%s error=%s", name, error)
                     continue
-                rule = parse_list(",".join(sorted(address for address in found if _literal(address))))
+                rule = parse_list(",".join(sorted(address for address in addresses if _literal(address))))
                 if name not in self._names:
                     continue  # of a former member
                 if name not in self._addresses or rule.texts != self._addresses[name].texts:
                     log.info("host of a member looked up host=%s addresses=%s", name, ",".join(rule.texts))
                 self._addresses[name] = rule
-            self._known.clear()
+            self._origins.clear()
         finally:
             self.look_ups += 1
             self._looking = None

@@ -29,7 +29,7 @@ WINDOW: Final = 4096  # numbers behind the highest one that may still arrive, af
 _SENDERS_MAX: Final = 64
 _MASK: Final = (1 << WINDOW) - 1
 _DIGITS_MAX: Final = 18
-_UNKNOWN: Final = "0"  # the receiver's name is not known yet
+_UNKNOWN_RECEIVER: Final = "0"  # the receiver's name is not known yet
 
 
 class Verdict(Enum):
@@ -44,22 +44,22 @@ class Verdict(Enum):
 class _Numbers:
     """The numbers seen from one sender."""
 
-    __slots__ = ("_highest", "_seen")
+    __slots__ = ("_bitmap", "_highest")
 
     def __init__(self) -> None:
         self._highest = -1
-        self._seen = 0
+        self._bitmap = 0
 
     def is_new(self, number: int) -> bool:
         """Record a number; False if it was seen before, or is too old to be checked."""
         ahead = number - self._highest
         if ahead > 0:
-            self._seen = (self._seen << min(ahead, WINDOW) | 1) & _MASK
+            self._bitmap = (self._bitmap << min(ahead, WINDOW) | 1) & _MASK
             self._highest = number
             return True
-        if -ahead >= WINDOW or self._seen >> -ahead & 1:
+        if -ahead >= WINDOW or self._bitmap >> -ahead & 1:
             return False
-        self._seen |= 1 << -ahead
+        self._bitmap |= 1 << -ahead
         return True
 
 
@@ -72,7 +72,7 @@ class ClusterSecret:
         self._key = secret.encode()
         self._receivers: dict[str, str] = {}  # address of a peer -> the name of its process
         self._numbers: dict[str, int] = {}  # name of a receiver -> number of the last request to it
-        self._seen: OrderedDict[str, _Numbers] = OrderedDict()  # by sender, least recently used first
+        self._numbers_by_sender: OrderedDict[str, _Numbers] = OrderedDict()  # by sender, least recently used first
 
     @classmethod
     def of(cls, secret: str, *, required: bool) -> ClusterSecret | None:
@@ -83,7 +83,7 @@ class ClusterSecret:
 
     def sign(self, address: str, command: Command) -> None:
         """Add the signature of a request to the peer at this address."""
-        receiver = self._receivers.get(address, _UNKNOWN)
+        receiver = self._receivers.get(address, _UNKNOWN_RECEIVER)
         number = self._numbers[receiver] = self._numbers.get(receiver, 0) + 1
         head = f"{self.name}.{receiver}.{number}"
         command.ext[FIELD] = f"{head}.{self._mac('request', head, command)}"
@@ -100,12 +100,12 @@ class ClusterSecret:
         sender, receiver, number = parts
         if receiver != self.name or not number.isdecimal() or len(number) > _DIGITS_MAX:
             return Verdict.STALE
-        numbers = self._seen.get(sender)
+        numbers = self._numbers_by_sender.get(sender)
         if numbers is None:
-            numbers = self._seen[sender] = _Numbers()
-            if len(self._seen) > _SENDERS_MAX:
-                self._seen.popitem(last=False)
-        self._seen.move_to_end(sender)
+            numbers = self._numbers_by_sender[sender] = _Numbers()
+            if len(self._numbers_by_sender) > _SENDERS_MAX:
+                self._numbers_by_sender.popitem(last=False)
+        self._numbers_by_sender.move_to_end(sender)
         return Verdict.AUTHENTIC if numbers.is_new(int(number)) else Verdict.STALE
 
     # ---- responses
@@ -134,7 +134,7 @@ class ClusterSecret:
     def knows_another(self, address: str, request: Command) -> bool:
         """Whether the peer's process has another name than the one for which the request was signed: it is to be sent again."""
         parts = request.ext.get(FIELD, "").split(".")
-        return len(parts) == 4 and self._receivers.get(address, _UNKNOWN) != parts[1]
+        return len(parts) == 4 and self._receivers.get(address, _UNKNOWN_RECEIVER) != parts[1]
 
     def _mac(self, kind: str, head: str, command: Command) -> str:
         prefix = f"saturnmq-dledger {kind} {head} {command.code} {len(command.body or b'')} ".encode(errors="replace")

@@ -25,24 +25,24 @@ from pathlib import Path
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.errors import CorruptRecord, InvariantBroken, ResourceExhausted, SaturnError
-from saturnmq.raft.access import Access
+from saturnmq.raft.access import PeerAccess
 from saturnmq.raft.cluster_secret import ClusterSecret
 from saturnmq.raft.core.actions import (
     Action,
-    Alarm,
     AppendEntries,
     Commit,
     CutLog,
     MembersChanged,
     PersistMembers,
     PersistTerm,
+    RaiseAlarm,
     Reply,
     RoleChanged,
     Send,
     SyncLog,
     TimersChanged,
 )
-from saturnmq.raft.core.configuration import Codec
+from saturnmq.raft.core.configuration import ConfigurationCodec
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Stamp
 from saturnmq.raft.core.messages import (
@@ -61,8 +61,7 @@ from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.member_entries import MembersFile
 from saturnmq.raft.ledger.opened import CheckpointRounds, checkpoint_of, open_ledger
-from saturnmq.raft.ledger.retention import HOUR_MS, RetentionSettings, disk_state, files_to_delete
-from saturnmq.raft.ledger.retention import Disk as Fullness
+from saturnmq.raft.ledger.retention import HOUR_MS, DiskState, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.scrub import Scrub
 from saturnmq.raft.ledger.space import member_ratio, takes_files
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
@@ -112,7 +111,7 @@ class RaftMember:
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
         body_is_good: BodyCheck = any_body,
-        codec: Codec | None = None,
+        codec: ConfigurationCodec | None = None,
         start_pos: int = 0,
         listener: Listener | None = None,
         disk: Disk | None = None,
@@ -145,7 +144,7 @@ class RaftMember:
             settings.peers,
             net,
             self._receive,
-            access=Access(settings.hosts.values(), allowed=settings.allowed_text, admins=admin_addresses),
+            access=PeerAccess(settings.hosts.values(), allowed=settings.allowed_text, admins=admin_addresses),
             admin_codes=admin_codes,
             secret=ClusterSecret.of(settings.cluster_secret, required=settings.require_secret),
             body_is_good=lambda body: body_is_good(memoryview(body)),
@@ -281,17 +280,17 @@ class RaftMember:
         self._token = token = self._token + 1
         self._answers[token] = answered
         try:
-            done, actions = node.offer(self._clock_ms(), token, bodies)
+            response, actions = node.offer(self._clock_ms(), token, bodies)
         except Exception as error:
             self._answers.pop(token, None)
             self._core_failed(error)
-            done, actions = AppendResponse(code=Code.DISK_ERROR), []
+            response, actions = AppendResponse(code=Code.DISK_ERROR), []
         self._actions.extend(actions)
         self._run()
         if not self._push_soon:
             self._push_soon = True
             asyncio.get_running_loop().call_soon(self.push)
-        return done
+        return response
 
     def push(self) -> None:
         """Push the offered entries now instead of at the end of this event-loop iteration."""
@@ -449,7 +448,7 @@ class RaftMember:
             use_members(self.settings, self.peers, action.configuration, action.former)
         elif isinstance(action, TimersChanged):
             log.info("timers changed fast=%s member=%s", action.fast, self.settings.self_id)
-        elif isinstance(action, Alarm):
+        elif isinstance(action, RaiseAlarm):
             log.warning("%s member=%s", action.text, self.settings.self_id)
         return None
 
@@ -486,9 +485,9 @@ class RaftMember:
         """Truncate the log, after a running sync: truncation closes files."""
         if self._sync is not None:
             await asyncio.gather(self._sync, return_exceptions=True)
-        kept = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
+        last_index = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
         now = checkpoint_of(self._node())
-        before = LedgerCheckpoint(min(now.end_index, kept), min(now.committed_index, kept), now.incomplete)
+        before = LedgerCheckpoint(min(now.end_index, last_index), min(now.committed_index, last_index), now.incomplete)
         # Lower the checkpoint first: else the next start would take the truncated entries for damage.
         await self._in_thread(lambda: self._checkpoint.write(before))
         self.files.cut(action.index, action.end_pos, restart=action.restart)
@@ -498,13 +497,13 @@ class RaftMember:
     def _start_sync(self) -> None:
         """Start a sync unless one is running; all requests made meanwhile share the next one (group commit)."""
         if self._sync is None and self._sync_wanted is not None:
-            wanted, self._sync_wanted = self._sync_wanted, None
-            self._sync = self._sync_task(wanted)
+            request, self._sync_wanted = self._sync_wanted, None
+            self._sync = self._sync_task(request)
 
-    def _sync_task(self, wanted: SyncLog) -> asyncio.Task[None]:
-        return supervised(self._run_sync(wanted, self.files.sync_job()), "ledger sync", self._housekeeping_failed)
+    def _sync_task(self, request: SyncLog) -> asyncio.Task[None]:
+        return supervised(self._run_sync(request, self.files.sync_job()), "ledger sync", self._housekeeping_failed)
 
-    async def _run_sync(self, wanted: SyncLog, job: Callable[[], None]) -> None:
+    async def _run_sync(self, request: SyncLog, job: Callable[[], None]) -> None:
         node, began_ms = self._node(), self._clock_ms()
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
@@ -515,7 +514,7 @@ class RaftMember:
         except (SaturnError, OSError) as error:
             self._disk_failed(f"sync failed: {error}")
             return  # self._sync stays set: no further sync starts and nothing more is acknowledged
-        self._feed(lambda: node.synced(self._clock_ms(), wanted.epoch, wanted.end_index))
+        self._feed(lambda: node.synced(self._clock_ms(), request.epoch, request.end_index))
         self._sync = None
         if self._blocked is None:
             self._clean_now()  # under load the next sync starts at once, so this is the only chance
@@ -603,7 +602,7 @@ class RaftMember:
     @property
     def damaged_entries(self) -> int:
         """Damaged entries that the scrub has found since the start (DUR-08)."""
-        return self._scrub.found
+        return self._scrub.damaged
 
     def _may_grow(self, folder: Path) -> bool:
         """Whether new data files may be created in a folder (DL-S13)."""
@@ -625,7 +624,7 @@ class RaftMember:
             return 0
         used_ratio, now_s, hour = self._clean_due
         disk = disk_state(self.retention, used_ratio)
-        self._too_full = disk is Fullness.FULL
+        self._too_full = disk is DiskState.FULL
         if self._sync is not None or self._blocked is not None:
             return 0
         self._clean_due = None

@@ -1,4 +1,4 @@
-"""What the owner of a member is notified of."""
+"""Notifications to the owner of a member."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ def use_members(settings: RaftSettings, peers: Peers, now: Configuration, former
     The hosts of dLegerPeers may connect too, unless the log says that a member was removed: a member that copies an early part of
     the log has an early configuration in use, and its leader may have joined later. former: members whose removal is not committed.
     """
-    own = settings.self_id
-    named = {name: address for name, address in settings.peers.items() if name == own or name not in now.removed}
+    self_id = settings.self_id
+    named = {name: address for name, address in settings.peers.items() if name == self_id or name not in now.removed}
     peers.replace({**named, **former, **now.addresses})
     log.info(
         "members of the group index=%s voters=%s learners=%s member=%s",
-        *(now.index, ",".join(now.voters), ",".join(sorted(now.learners)), own),
+        *(now.index, ",".join(now.voters), ",".join(sorted(now.learners)), self_id),
     )
     if now.index >= 0 and set(now.addresses.items()) != set(settings.peers.items()):
-        log.warning("dLegerPeers overridden by the log member=%s peers=%s", own, now.peers_text)
+        log.warning("dLegerPeers overridden by the log member=%s peers=%s", self_id, now.peers_text)

@@ -25,7 +25,7 @@ from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.raft.access import Access, Origin
+from saturnmq.raft.access import Origin, PeerAccess
 from saturnmq.raft.cluster_secret import FIELD, ClusterSecret, Verdict
 from saturnmq.raft.core.messages import (
     AppendRequest,
@@ -122,7 +122,7 @@ class Peers:
         net: NetSettings,
         receive: Receive,
         *,
-        access: Access,
+        access: PeerAccess,
         admin_codes: frozenset[DLedgerCode] = ADMIN_CODES,
         secret: ClusterSecret | None = None,
         body_is_good: Callable[[bytes], bool] = bool,
@@ -142,7 +142,7 @@ class Peers:
         self._forwards = RemotingClient(settings=net, tls=tls)  # its large answers must not delay heartbeats and pushes
         self._calls: set[asyncio.Task[Command]] = set()
         self._stopped = False
-        self._plain: set[str] = set()  # members that support the binary form of raft/wire/push.py
+        self._binary_peers: set[str] = set()  # members that support the binary form of raft/wire/push.py
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the bound address. Raises StartError."""
@@ -159,13 +159,13 @@ class Peers:
     def readdress(self, name: str, address: str) -> None:
         """Connect to a member at another address from now on."""
         self._readdressed[name] = self._addresses[name] = address
-        self._plain.discard(name)
+        self._binary_peers.discard(name)
 
     def replace(self, addresses: Mapping[str, str]) -> None:
         """These are the members and their addresses from now on; the hosts are those that may connect."""
         self.access.replace_hosts(map(host_of, addresses.values()))
         self._addresses = {**addresses, **{n: a for n, a in self._readdressed.items() if n in addresses}}
-        self._plain &= self._addresses.keys()
+        self._binary_peers &= self._addresses.keys()
 
     # server side
 
@@ -183,9 +183,9 @@ class Peers:
             return self._report_state(command, self.serve_state(self._named(command)))
         if command.code == DLedgerCode.FORWARD and self.serve_forwarded is not None:
             return self._serve_forwarded(connection, command)
-        plain = command.code == DLedgerCode.PUSH and is_plain(command.body)
+        is_binary = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
-            request = decode_push(command.body or b"") if plain else self._trusted(command, self._decode(command))
+            request = decode_push(command.body or b"") if is_binary else self._trusted(command, self._decode(command))
         except UnsupportedRequest as error:
             return self._signed(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, str(error)))
         except BodyError as error:
@@ -196,7 +196,7 @@ class Peers:
         def answer(response: Response) -> None:
             if connection.closed or command.is_oneway:
                 return
-            if plain and isinstance(response, PushResponse):
+            if is_binary and isinstance(response, PushResponse):
                 reply = command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response))
             else:
                 ext = dict(_OFFERED) if command.ext.get(OFFER) == _OFFERED[OFFER] else None
@@ -304,7 +304,7 @@ class Peers:
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
 
-        def done(future: asyncio.Future[Command]) -> None:
+        def call_ended(future: asyncio.Future[Command]) -> None:
             if future.cancelled():
                 return
             if self._stopped:
@@ -316,7 +316,7 @@ class Peers:
             else:
                 answered(response)
 
-        future.add_done_callback(done)
+        future.add_done_callback(call_ended)
 
     async def _connect_and_call(self, address: str, command: Command, timeout_ms: int) -> Command:
         return await self._client.invoke(address, command, timeout_ms)
@@ -326,7 +326,7 @@ class Peers:
         return self._secret is not None and address is not None and self._secret.knows_another(address, command)
 
     async def ask_state(self, peer: str, timeout_ms: int, self_id: str) -> bytes | None:
-        """What the peer's `serve_state` returns; None if it does not know this request, as Java members. Raises SaturnError.
+        """Result of the peer's `serve_state`;None if it does not know this request, as Java members. Raises SaturnError.
 
         self_id names this member to the peer.
         """
@@ -361,7 +361,7 @@ class Peers:
         code, ext = code_of(request), {}
         address = self._addresses[peer]
         if isinstance(request, PushRequest):
-            if peer in self._plain and request.kind is PushKind.APPEND:
+            if peer in self._binary_peers and request.kind is PushKind.APPEND:
                 body = encode_push(request)
                 if body is not None:
                     return self._sign(address, Command(code, body=body))
@@ -383,7 +383,7 @@ class Peers:
             return None
 
     def _failed(self, peer: str, error: SaturnError) -> None:
-        self._plain.discard(peer)
+        self._binary_peers.discard(peer)
         log.debug("call failed peer=%s error=%s", peer, error)
 
     def _read(self, peer: str, command: Command, reply: Command) -> Response | None:
@@ -393,14 +393,14 @@ class Peers:
             log.warning("response not authentic peer=%s code=%s", peer, command.code)
             return None
         if reply.code != RESPONSE_HEADER_CODE:
-            self._plain.discard(peer)
+            self._binary_peers.discard(peer)
             log.debug("call refused peer=%s code=%s remark=%s", peer, reply.code, reply.remark)
             return None
         if is_plain(command.body):
             return decode_answer(reply.body or b"")
         if OFFER in command.ext:
-            known = reply.ext.get(OFFER) == _OFFERED[OFFER]
-            (self._plain.add if known else self._plain.discard)(peer)
+            supports_binary = reply.ext.get(OFFER) == _OFFERED[OFFER]
+            (self._binary_peers.add if supports_binary else self._binary_peers.discard)(peer)
         return self._trusted(reply, decode_response(command.code, reply.body))
 
     def _trusted(self, command: Command, message: M) -> M:

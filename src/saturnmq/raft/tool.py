@@ -69,7 +69,7 @@ class GroupTool:
     async def leaders(self) -> dict[str, str]:
         """Member id -> the leader that this member reports: an id, "" if it knows none, or why there is no answer."""
 
-        async def one(name: str) -> str:
+        async def leader_of(name: str) -> str:
             try:
                 reported = await self._call(name, MetadataRequest(group=self.group, remote_id=name))
             except SaturnError as error:
@@ -77,7 +77,7 @@ class GroupTool:
             return (reported.leader_id or "") if isinstance(reported, MetadataResponse) else "no answer"
 
         names = list(self.peers)
-        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+        return dict(zip(names, await asyncio.gather(*map(leader_of, names)), strict=True))
 
     async def learn_members(self) -> tuple[str, ...]:
         """Add the members that the given ones know; returns the learners. Members that do not answer are left out."""
@@ -120,13 +120,13 @@ class GroupTool:
         )
         answer = await self._call(leader, request, TRANSFER_TIMEOUT_MS)
         assert isinstance(answer, ChangeResponse)
-        return dataclasses.replace(answer, code=_known(answer.code))
+        return dataclasses.replace(answer, code=_as_code(answer.code))
 
     async def _transfer_from(self, leader: str, learners: Sequence[str]) -> str:
         """Let another voter lead; returns its id, or the old leader's, which then steps down after its removal."""
-        for other in self.peers:
-            if other != leader and other not in learners and await self._transferred(other):
-                return other
+        for candidate in self.peers:
+            if candidate != leader and candidate not in learners and await self._transferred(candidate):
+                return candidate
         return leader
 
     async def _transferred(self, to: str) -> bool:
@@ -164,10 +164,10 @@ class GroupTool:
         request = TransferRequest(
             group=self.group, remote_id=leader, transfer_id=leader, transferee_id=to, term=term
         )  # fmt: skip
-        return _known((await self._call(leader, request, TRANSFER_TIMEOUT_MS)).code)
+        return _as_code((await self._call(leader, request, TRANSFER_TIMEOUT_MS)).code)
 
 
-def _known(code: int) -> Code:
+def _as_code(code: int) -> Code:
     return Code(code) if code in Code.__members__.values() else Code.UNKNOWN
 
 
@@ -196,14 +196,14 @@ async def run(arguments: argparse.Namespace) -> int:
         await tool.close()
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command; the help shows this module's docstring up to the first colon."""
     parser = argparse.ArgumentParser(prog="python -m saturnmq.raft.tool", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("verb", choices=("status", "transfer"))
     parser.add_argument("-g", "--group", required=True, help="dLegerGroup")
     parser.add_argument("-p", "--peers", required=True, help="dLegerPeers, n0-host:port;n1-host:port;...")
     parser.add_argument("-t", "--to", help="id of the member that is to lead")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
         peers = parse_peers(arguments.peers)
     except ValueError as error:

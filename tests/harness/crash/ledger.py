@@ -26,7 +26,7 @@ from harness.crash.check import InlineExecutor, QuickDisk, differences, snapshot
 from harness.crash.disk import RecordingDisk
 from harness.crash.states import Content, Operation, State, Volume, promised_states
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
-from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, place
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import INDEX_UNIT_BYTES, LedgerCheckpoint, index_unit
@@ -142,7 +142,7 @@ class _Run:
         self.count += 1
         body = f"{self.name}.{self.count} ".encode() * self.rng.choice((1, 1, 2, 6, 20))
         body += zlib.crc32(body).to_bytes(_CRC_BYTES, "big")
-        pos = place(end_pos, ENTRY_HEADER_BYTES + len(body), self.files.file_bytes)
+        pos = entry_position(end_pos, ENTRY_HEADER_BYTES + len(body), self.files.file_bytes)
         return Entry(LedgerIndex(index), Term(term), pos, body)
 
     def _append(self) -> None:
@@ -199,7 +199,7 @@ class _Run:
         """Drop the whole log; the next entry lies somewhere else, as in the log of a leader that deleted old files."""
         self._next = max(self.files.end_index, 0) + self.rng.randrange(1, 40)
         pos = self.files.end_pos + self.rng.randrange(3) * self.files.file_bytes + self.rng.randrange(300)
-        pos = place(pos, ENTRY_HEADER_BYTES + 200, self.files.file_bytes)
+        pos = entry_position(pos, ENTRY_HEADER_BYTES + 200, self.files.file_bytes)
         self.mark(kept_power=-1, kept_kill=-1, begin=ANY)
         self.checkpoint.write(LedgerCheckpoint())
         self.files.cut(self._next, pos, restart=True)
@@ -288,7 +288,7 @@ def _problems(seed: int, folder: Path, promise: Promise, kept: int) -> list[str]
     problems += [f"second recovery: {text}" for text in differences(once, snapshot(folder))]
     body = b"after the crash"
     body += zlib.crc32(body).to_bytes(_CRC_BYTES, "big")
-    pos = place(files.end_pos, ENTRY_HEADER_BYTES + len(body), files.file_bytes)
+    pos = entry_position(files.end_pos, ENTRY_HEADER_BYTES + len(body), files.file_bytes)
     more = Entry(LedgerIndex(files.end_index + 1), Term(max(files.end_term, 0) + 1), pos, body)
     files.append([more])
     files.sync_job()()

@@ -15,8 +15,8 @@ from harness.raftsim.observer import Ledger
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_MAGIC, Entry
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
-from saturnmq.raft.ledger.layout import BLANK_MAGIC, Header, IndexUnit
-from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
+from saturnmq.raft.ledger.layout import BLANK_MAGIC, EntryHeader, IndexUnit
+from saturnmq.raft.ledger.recover import DataFile, LedgerFacts, LedgerPlan, plan
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class StoredLog:
         raise CorruptRecord(f"entry {index} is damaged: {flip.value}")
 
 
-def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
+def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> LedgerPlan:
     """The real recovery plan for a damaged ledger. Raises CorruptRecord if it requires an operator (DL-S07)."""
     by_pos = {entry.pos: entry for entry in ledger.entries}
     heads: dict[int, Entry] = {}
@@ -83,13 +83,13 @@ def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
         heads.setdefault(entry.pos - entry.pos % file_bytes, entry)
     last_end = max(heads, default=0) + file_bytes
 
-    def header_at(pos: int) -> Header | None:
+    def header_at(pos: int) -> EntryHeader | None:
         if pos in by_pos:
             return _header(by_pos[pos])
         if pos >= last_end:
             return None
         magic = BLANK_MAGIC if pos < last_end - file_bytes else 0
-        return Header(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
+        return EntryHeader(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
     def unit_at(index: int) -> IndexUnit | None:
         entry = ledger.entry(index)
@@ -97,12 +97,14 @@ def recover(ledger: Ledger, flips: dict[int, Flip], file_bytes: int) -> Plan:
             return None
         return IndexUnit(entry.magic, entry.pos, entry.size, entry.index, entry.term)
 
-    def body_is_good(header: Header) -> bool:
+    def body_is_good(header: EntryHeader) -> bool:
         return flips.get(header.index) is not Flip.BODY
 
     files = [DataFile(start, _header(head)) for start, head in sorted(heads.items())]
-    return plan(Facts(files, file_bytes, header_at, unit_at, body_is_good))
+    return plan(LedgerFacts(files, file_bytes, header_at, unit_at, body_is_good))
 
 
-def _header(entry: Entry) -> Header:
-    return Header(ENTRY_MAGIC, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(entry.body))
+def _header(entry: Entry) -> EntryHeader:
+    return EntryHeader(
+        ENTRY_MAGIC, entry.size, entry.index, entry.term, entry.pos, entry.channel, 0, 0, len(entry.body)
+    )

@@ -29,7 +29,7 @@ from saturnmq.raft.core.actions import (
     Send,
     SyncLog,
 )
-from saturnmq.raft.core.configuration import Generation
+from saturnmq.raft.core.configuration import ConfigurationGeneration
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import HeartBeatRequest, Request, Response, VoteRequest, VoteResponse
 from saturnmq.raft.core.node import Node
@@ -58,7 +58,7 @@ class Member:
         self.name = name
         self.log: Journal[Ledger] = Journal(Ledger(), Ledger.apply, Ledger.copy)
         self.hard = HardState()
-        self.configurations: tuple[Generation, ...] = ()  # in the file `members`
+        self.configurations: tuple[ConfigurationGeneration, ...] = ()  # in the file `members`
         self.learner = False  # dledger.learner
         self.named = list(dict.fromkeys((*cluster.names, name)))  # in dLegerPeers
         self.retired = False  # removed and switched off for good

@@ -29,10 +29,10 @@ from saturnmq.raft.core.actions import (
     SyncLog,
 )
 from saturnmq.raft.core.entry import Entry
-from saturnmq.raft.core.follower import Unsynced, Waiting
+from saturnmq.raft.core.follower import Unsynced, WaitingAppend
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.leader import Proposal
-from saturnmq.raft.core.liveness import Round
+from saturnmq.raft.core.liveness import HeartbeatRound
 from saturnmq.raft.core.messages import (
     AppendResponse,
     Code,
@@ -45,7 +45,7 @@ from saturnmq.raft.core.messages import (
     VoteResult,
 )
 from saturnmq.raft.core.node import Node
-from saturnmq.raft.core.progress import Progress, Pushed, Search
+from saturnmq.raft.core.progress import PeerProgress, Pushed, Search
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.state import HardState
 from saturnmq.raft.core.voting import Tally
@@ -70,16 +70,16 @@ SETTINGS: Final = CoreSettings(
     push_error_pause_ms=10,
     commit_idle_ms=10,
 )
-_PROGRESS_FIELDS: Final = tuple(one.name for one in fields(Progress) if one.name not in ("search", "pending"))
+_PROGRESS_FIELDS: Final = tuple(one.name for one in fields(PeerProgress) if one.name not in ("search", "pending"))
 _KNOWN: Final = tuple(
     frozenset(names.split())
     for names in (
         "self_id group settings chance log term voted_for committed now_ms role leader_id transferee "
         "known_max_term out parts calls next_call configurations members_changed departing stored "
-        "peers voters others other_voters votes",
-        "_reader _file_bytes begin end end_term end_pos next_index epoch durable _cache _cache_bytes _fresh",
+        "peers voters other_members other_voters votes",
+        "_reader _file_bytes begin end end_term end_pos next_index epoch durable _cache _cache_bytes _unwritten_from",
         "state next_vote_ms raise_now last_result round spent_term",
-        "state elector timers sent_ms patient_until_ms round live able lease_until_ms stepped_down_ms",
+        "state elector timers sent_ms patient_until_ms round live supports_changes lease_until_ms stepped_down_ms",
         "state verified _reported_end _appends _unsynced",
         "state stamp noop peers proposals _departs_ms",
         "state elector heartbeats leader outgoing incoming _checked_ms",
@@ -374,7 +374,7 @@ class _Run:
         log._reader = ledger
         log.begin, log.end, log.end_term = ledger.begin_index, ledger.end_index, ledger.end_term
         log.durable, log.epoch, log.next_index, log.end_pos = core[1]
-        log._fresh = log.next_index
+        log._unwritten_from = log.next_index
         elector = node._elector
         elector.next_vote_ms, elector.raise_now, elector.last_result, elector.spent_term, tally = core[2]
         elector.round = None
@@ -384,17 +384,17 @@ class _Run:
             elector.round.known_max_term, elector.round.answers = known, dict(answers)
         beats = node._heartbeats
         beats.sent_ms, beats.patient_until_ms, beats.stepped_down_ms, beats.round, lease = core[3]
-        beats.lease_until_ms, beats.live, beats.able = dict(lease), {}, {}
+        beats.lease_until_ms, beats.live, beats.supports_changes = dict(lease), {}, {}
         if core[3][3] is not None:
-            beats.round = Round(*core[3][3])
+            beats.round = HeartbeatRound(*core[3][3])
         follower = node._follower
         follower.verified, follower._reported_end, appends, unsynced = core[4]
-        follower._appends = {first: Waiting(*waiting) for first, *waiting in appends}
+        follower._appends = {first: WaitingAppend(*waiting) for first, *waiting in appends}
         follower._unsynced = deque(Unsynced(*held) for held in unsynced)
         peers, proposals = core[5]
         node._leader.peers = {}
         for known, asked, pending in peers:
-            progress = Progress(**dict(known))
+            progress = PeerProgress(**dict(known))
             progress.search = Search(*asked) if asked is not None else None
             progress.pending = {first: Pushed(last, sent_ms) for first, last, sent_ms in pending}
             node._leader.peers[progress.peer] = progress
@@ -503,7 +503,7 @@ class _Run:
         return tuple(sorted(kept, key=lambda pair: pair[0]))
 
 
-def _progress_form(progress: Progress) -> tuple[Any, ...]:
+def _progress_form(progress: PeerProgress) -> tuple[Any, ...]:
     search = progress.search
     return (
         tuple((name, _rounded(name, getattr(progress, name))) for name in _PROGRESS_FIELDS),

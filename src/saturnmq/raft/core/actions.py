@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from saturnmq.raft.core.configuration import Configuration, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.messages import Request, Response
@@ -31,7 +31,7 @@ class PersistTerm:
 class PersistMembers:
     """Make the configurations durable before the next action is executed; they replace those stored before."""
 
-    generations: tuple[Generation, ...]
+    generations: tuple[ConfigurationGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class MembersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class RaiseAlarm:
     """An event that an operator should see; the caller logs it."""
 
     text: str
@@ -134,5 +134,5 @@ Action = (
     | RoleChanged
     | TimersChanged
     | MembersChanged
-    | Alarm
+    | RaiseAlarm
 )

@@ -6,7 +6,8 @@ other have a common member (the single-server change of the Raft thesis).
 
 `Configurations` keeps each one that the log holds, and the last one before its begin: a peer whose log restarts at an entry
 needs the one that was in use there. The caller keeps them in a file too, because retention deletes old entries. The file is written
-before the log changes, and a crash may undo a truncation: so it holds a `Generation` per truncation until the log is synced again.
+before the log changes, and a crash may undo a truncation: so it holds a `ConfigurationGeneration` per truncation until the log is
+synced again.
 
 Requirements: DL-M05, DL-X21. Design: docs/decisions/0024-members.md.
 """
@@ -49,7 +50,7 @@ class Configuration:
         return replace(self, learners=self.learners - {name})
 
     def without(self, name: str) -> Configuration:
-        addresses = {other: address for other, address in self.addresses.items() if other != name}
+        addresses = {member: address for member, address in self.addresses.items() if member != name}
         return replace(self, addresses=addresses, learners=self.learners - {name}, removed=self.removed | {name})
 
     def fields(self) -> dict[str, Any]:
@@ -77,10 +78,10 @@ class Configuration:
             raise ValueError(f"a configuration must have 1 to {MEMBERS_MAX} members with ids and addresses")
         if any(ADDRESS.fullmatch(address) is None for address in peers.values()):
             raise ValueError("the address of a member must be host:port")
-        made = cls(dict(peers), frozenset(sets[0]), frozenset(sets[1]), LedgerIndex(index))
-        if not made.learners < set(peers) or made.removed & set(peers):
+        configuration = cls(dict(peers), frozenset(sets[0]), frozenset(sets[1]), LedgerIndex(index))
+        if not configuration.learners < set(peers) or configuration.removed & set(peers):
             raise ValueError("a configuration must have a voter; learners are members and removed ids are not")
-        return made
+        return configuration
 
     @property
     def peers_text(self) -> str:
@@ -89,15 +90,15 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class ConfigurationGeneration:
     """The configurations of the log as it was at one time. begin: index and term of the entry at which it restarted, if it did."""
 
-    known: tuple[Configuration, ...] = ()
+    configurations: tuple[Configuration, ...] = ()
     begin: tuple[LedgerIndex, Term] | None = None
 
 
-class Codec(Protocol):
-    """How a configuration is written as the body of an entry. decode: None for every other body; the index is not part of it."""
+class ConfigurationCodec(Protocol):
+    """Encoding of a configuration as the body of an entry.decode: None for every other body; the index is not part of it."""
 
     def encode(self, configuration: Configuration) -> bytes: ...
 
@@ -107,22 +108,25 @@ class Codec(Protocol):
 class Configurations:
     """The configurations of one log, by index. codec: None if the bodies are opaque; then there is only the initial one."""
 
-    def __init__(self, initial: Configuration, codec: Codec | None) -> None:
+    def __init__(self, initial: Configuration, codec: ConfigurationCodec | None) -> None:
         self.initial = initial
         self.codec = codec
-        self.known = [initial]
+        self.history = [initial]
 
     @property
     def newest(self) -> Configuration:
-        return self.known[-1]
+        return self.history[-1]
 
     @property
     def changes(self) -> tuple[Configuration, ...]:
         """Those of the log, without the initial one."""
-        return tuple(one for one in self.known if one.index >= 0)
+        return tuple(configuration for configuration in self.history if configuration.index >= 0)
 
     def load(
-        self, stored: Sequence[Generation], begin: LedgerIndex, entry: Callable[[LedgerIndex], Entry | None]
+        self,
+        stored: Sequence[ConfigurationGeneration],
+        begin: LedgerIndex,
+        entry: Callable[[LedgerIndex], Entry | None],
     ) -> None:
         """Take over what the file holds; begin: of the log, -1 if it is empty.
 
@@ -139,51 +143,59 @@ class Configurations:
                 damaged.add(index)
                 return None
 
-        first = read(begin) if begin >= 0 and any(one.begin is not None for one in stored) else None
-        fits = [one for one in stored if one.begin is None or _begins(one.begin, begin, first)]
-        newest = fits[-1].known if fits else ()
-        found = {one.index: one for one in newest if one.index < begin}
-        for one in (one for generation in stored for one in generation.known if one.index >= begin):
-            held = read(one.index)
-            if one in newest if one.index in damaged else held is not None and self._of(held) == one:
-                found[one.index] = one
-        self.known = [self.initial, *(found[index] for index in sorted(found))]
+        first = read(begin) if begin >= 0 and any(generation.begin is not None for generation in stored) else None
+        fits = [
+            generation for generation in stored if generation.begin is None or _begins(generation.begin, begin, first)
+        ]
+        newest = fits[-1].configurations if fits else ()
+        loaded = {configuration.index: configuration for configuration in newest if configuration.index < begin}
+        for configuration in (
+            each for generation in stored for each in generation.configurations if each.index >= begin
+        ):
+            held = read(configuration.index)
+            if (
+                configuration in newest
+                if configuration.index in damaged
+                else held is not None and self._of(held) == configuration
+            ):
+                loaded[configuration.index] = configuration
+        self.history = [self.initial, *(loaded[index] for index in sorted(loaded))]
         self.trim(begin)
 
     def append(self, entries: Iterable[Entry]) -> bool:
         """Take over the configurations among appended entries; returns whether there are any."""
         if self.codec is None:
             return False
-        before, decode = len(self.known), self.codec.decode
+        before, decode = len(self.history), self.codec.decode
         for entry in entries:
-            found = decode(entry.body)
-            if found is not None:
-                self.known.append(replace(found, index=entry.index))
-        return len(self.known) > before
+            configuration = decode(entry.body)
+            if configuration is not None:
+                self.history.append(replace(configuration, index=entry.index))
+        return len(self.history) > before
 
     def _of(self, entry: Entry) -> Configuration | None:
-        found = self.codec.decode(entry.body) if self.codec is not None else None
-        return replace(found, index=entry.index) if found is not None else None
+        configuration = self.codec.decode(entry.body) if self.codec is not None else None
+        return replace(configuration, index=entry.index) if configuration is not None else None
 
     def cut(self, index: LedgerIndex) -> bool:
         """Forget those of entries from index on, which are truncated; returns whether there are any."""
-        before = len(self.known)
-        while len(self.known) > 1 and self.known[-1].index >= index:
-            self.known.pop()
-        return len(self.known) < before
+        before = len(self.history)
+        while len(self.history) > 1 and self.history[-1].index >= index:
+            self.history.pop()
+        return len(self.history) < before
 
-    def restart(self, given: Configuration | None) -> None:
+    def restart(self, configuration: Configuration | None) -> None:
         """The log restarts at an entry before which the leader uses the given configuration; None: the initial one."""
-        self.known = [given or self.initial]
+        self.history = [configuration or self.initial]
 
     def trim(self, begin: int) -> None:
         """Retention deleted the entries before begin: forget what was replaced before that."""
-        while len(self.known) > 1 and self.known[1].index < begin:
-            self.known.pop(0)
+        while len(self.history) > 1 and self.history[1].index < begin:
+            self.history.pop(0)
 
     def before(self, index: LedgerIndex) -> Configuration:
         """The one in use before the entry at index, which is not before the begin of the log."""
-        return next(one for one in reversed(self.known) if one.index < index)
+        return next(configuration for configuration in reversed(self.history) if configuration.index < index)
 
 
 def _begins(named: tuple[LedgerIndex, Term], begin: LedgerIndex, first: Entry | None) -> bool:

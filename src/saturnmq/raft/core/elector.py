@@ -12,7 +12,7 @@ from functools import partial
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import Code, Response, VoteRequest, VoteResponse, VoteResult
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.state import NEVER, MemberState
 from saturnmq.raft.core.voting import Parsed, Tally, Voter, judge
 
 
@@ -28,7 +28,7 @@ class Elector:
     leads only in a higher one, too: new members have not voted in that term, and could give it a second leader.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemberState) -> None:
         self.state = state
         self.next_vote_ms = -1
         self.raise_now = False
@@ -102,9 +102,9 @@ class Elector:
         state = self.state
         wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
         tally = self.round = Tally(state.term, len(state.voters), state.now_ms + wait_ms)
-        own = self.vote(self._request(state.self_id), local=True)
+        own_vote = self.vote(self._request(state.self_id), local=True)
         if state.votes:  # else it was removed, and needs a majority of the others
-            tally.add(state.self_id, own)
+            tally.add(state.self_id, own_vote)
         for peer in state.other_voters:
             state.send(peer, self._request(peer), partial(self._answered, tally, peer))
         self._check(tally)

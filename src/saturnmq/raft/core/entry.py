@@ -56,7 +56,7 @@ class Entry:
         )
 
 
-def place(end_pos: int, entry_bytes: int, file_bytes: int) -> int:
+def entry_position(end_pos: int, entry_bytes: int, file_bytes: int) -> int:
     """Position of an entry of entry_bytes when the log ends at end_pos: there, or at the start of the next file (DL-S02).
 
     The entry and at least 8 bytes for a blank record must fit into the rest of the file.

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.configuration import Configuration
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.state import NEVER, MemberState
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingAppend:
     """An APPEND that waits for the entries before it."""
 
     token: int
@@ -43,13 +43,13 @@ class Unsynced:
 class Follower:
     """Follower side of a member; pushes are refused in other roles."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemberState) -> None:
         self.state = state
         self.verified = NO_INDEX
         self._end_requested = False  # a push was refused, so that this leader compares from the end of its log next
         self._leader_end = NO_INDEX  # highest index that this leader has compared since then
         self._reported_end: tuple[int, int] | None = None  # epoch and end of the log at the last COMPARE of this leader
-        self._appends: dict[int, Waiting] = {}
+        self._appends: dict[int, WaitingAppend] = {}
         self._unsynced: deque[Unsynced] = deque()
 
     @property
@@ -137,16 +137,16 @@ class Follower:
         elif first in self._appends:
             self._answer(token, request, Code.REPEATED_PUSH)  # this push is already waiting (DL-F01)
         elif last <= state.log.end:
-            self._known(token, request)
+            self._answer_duplicate(token, request)
         elif self.verified != state.log.end:
             self._answer(token, request, Code.INCONSISTENT_STATE)
         elif len(self._appends) >= state.settings.push_requests_max:
             self._answer(token, request, Code.PUSH_REQUEST_IS_FULL)
         else:
-            self._appends[first] = Waiting(token, request, state.now_ms)
+            self._appends[first] = WaitingAppend(token, request, state.now_ms)
             self._append_waiting()
 
-    def _known(self, token: int, request: PushRequest) -> None:
+    def _answer_duplicate(self, token: int, request: PushRequest) -> None:
         """Answer a push whose entries all lie within the log: success if they are verified and equal (DL-F10)."""
         last = request.entries[-1].index
         if last <= self.verified and all(self.state.log.entry(entry.index) == entry for entry in request.entries):
@@ -171,22 +171,22 @@ class Follower:
             self._commit(waiting.request)
             self._answer_durable(waiting.token, waiting.request, waiting.request.entries[-1].index)
 
-    def _overlapping(self) -> Waiting | None:
+    def _overlapping(self) -> WaitingAppend | None:
         """Remove and return a waiting batch that begins inside the log: it was resent with other bounds (DL-F11)."""
         first = min(self._appends)
         return self._appends.pop(first) if first < self.state.log.next_index else None
 
-    def _store(self, waiting: Waiting) -> bool:
+    def _store(self, waiting: WaitingAppend) -> bool:
         """Append the entries that are missing. Returns False at the first that does not fit; earlier ones stay (DL-F05, DL-F11)."""
         state, log = self.state, self.state.log
         new: list[Entry] = []
-        fits, known = not state.disk_full, log.next_index
+        fits, next_index = not state.disk_full, log.next_index
         end, end_term, file_bytes = log.end_pos, log.end_term, state.settings.file_bytes
         for entry in waiting.request.entries if fits else ():
-            if entry.index < known:
+            if entry.index < next_index:
                 fits = log.entry(entry.index) == entry
             else:
-                fits = entry.pos == place(end, entry.size, file_bytes) and end_term <= entry.term <= state.term
+                fits = entry.pos == entry_position(end, entry.size, file_bytes) and end_term <= entry.term <= state.term
                 end, end_term = entry.end_pos, entry.term
                 if fits:
                     new.append(entry)
@@ -269,7 +269,7 @@ class Follower:
         if before is not None and before.term <= entry.term:
             if log.end >= entry.index:
                 self._cut(entry.index, before.end_pos)
-            if entry.pos == log.place(entry.size) and self._prefix_is_sure(entry):
+            if entry.pos == log.position_for(entry.size) and self._prefix_is_sure(entry):
                 state.append((entry,))
                 return
         state.restart_log(entry, members)
@@ -286,13 +286,13 @@ class Follower:
 
     def _drop_unsynced(self, index: LedgerIndex) -> None:
         """Refuse the waiting responses for entries from index on, which were removed."""
-        kept: deque[Unsynced] = deque()
+        retained: deque[Unsynced] = deque()
         for held in self._unsynced:
             if held.index < index:
-                kept.append(held)
+                retained.append(held)
             else:
                 self.state.reply(held.token, self._refusal(held.index, Code.INCONSISTENT_STATE))
-        self._unsynced = kept
+        self._unsynced = retained
 
     # responses
 

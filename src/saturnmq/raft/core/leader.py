@@ -1,7 +1,7 @@
 """The leader: appends proposals, replicates entries to each peer, advances the committed index.
 
-Replication to a peer is the state machine of `Progress` (COMPARE, TRUNCATE, APPEND). COMPARE and TRUNCATE wait for their response;
-APPEND is pipelined. Times are in ms, sizes in bytes.
+Replication to a peer is the state machine of `PeerProgress` (COMPARE, TRUNCATE, APPEND). COMPARE and TRUNCATE wait for their
+response; APPEND is pipelined. Times are in ms, sizes in bytes.
 
 Requirements: DL-A01..DL-A10, DL-P01..DL-P16, DL-Q01..DL-Q05, DL-X03, DL-X04, DL-X09.
 """
@@ -16,11 +16,11 @@ from typing import Final
 
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.configuration import Configuration
-from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, place
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, Entry, entry_bytes_max, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import AppendResponse, Code, PushKind, PushRequest, PushResponse, Response
-from saturnmq.raft.core.progress import Event, PeerState, Progress, Pushed, Search
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.progress import PeerProgress, PeerState, ProgressEvent, Pushed, Search
+from saturnmq.raft.core.state import NEVER, MemberState
 from saturnmq.raft.core.voting import quorum_index
 
 BATCHES_UNDER_WAY: Final = 2
@@ -48,11 +48,11 @@ class Leader:
     entries of earlier terms (DL-X04); None: append no such entry.
     """
 
-    def __init__(self, state: State, stamp: Stamp, noop: bytes | None) -> None:
+    def __init__(self, state: MemberState, stamp: Stamp, noop: bytes | None) -> None:
         self.state = state
         self.stamp = stamp
         self.noop = noop
-        self.peers: dict[str, Progress] = {}
+        self.peers: dict[str, PeerProgress] = {}
         self.proposals: deque[Proposal] = deque()
         self._departs_ms: dict[str, int] = {}  # former members: until when they are informed at the latest
 
@@ -66,7 +66,7 @@ class Leader:
         self._departs_ms.clear()
         state.departing = {}
         if state.role is Role.LEADER:
-            self.peers = {peer: Progress(peer) for peer in (*state.others, *self._removed_by_another())}
+            self.peers = {peer: PeerProgress(peer) for peer in (*state.other_members, *self._removed_by_another())}
             self.members_changed()
             self._append_noop()
 
@@ -80,21 +80,21 @@ class Leader:
         state = self.state
         if state.role is not Role.LEADER:
             return
-        for peer in state.others:
+        for peer in state.other_members:
             if peer not in self.peers:
-                self.peers[peer] = Progress(peer)
+                self.peers[peer] = PeerProgress(peer)
             self._departs_ms.pop(peer, None)
-        for peer in sorted(self.peers.keys() - set(state.others)):
+        for peer in sorted(self.peers.keys() - set(state.other_members)):
             self._departs_ms.setdefault(peer, state.now_ms + DEPARTING_MS)
-        known = {name: one for each in state.configurations.known for name, one in each.addresses.items()}
-        state.departing = {peer: known[peer] for peer in self._departs_ms if peer in known}
+        addresses = {name: address for each in state.configurations.history for name, address in each.addresses.items()}
+        state.departing = {peer: addresses[peer] for peer in self._departs_ms if peer in addresses}
 
     def _release_departed(self) -> None:
         """Stop replication to former members that hold the committed entry that removes them, or do not answer."""
         state, index = self.state, self.state.configuration.index
         for peer, until_ms in list(self._departs_ms.items()):
-            done = state.committed >= index and self.peers[peer].matched >= index
-            if done or state.now_ms >= until_ms:
+            has_removal = state.committed >= index and self.peers[peer].matched >= index
+            if has_removal or state.now_ms >= until_ms:
                 del self._departs_ms[peer], self.peers[peer]
                 state.departing.pop(peer, None)
                 state.report_members()
@@ -166,7 +166,7 @@ class Leader:
         term, end, file_bytes = state.term, log.end_pos, state.settings.file_bytes
         for index, body in enumerate(bodies, log.next_index):
             size = ENTRY_HEADER_BYTES + len(body)
-            pos = place(end, size, file_bytes)
+            pos = entry_position(end, size, file_bytes)
             entries.append(Entry(LedgerIndex(index), term, pos, stamp(body, pos), size=size))
             end = pos + size
         state.append(entries)
@@ -188,15 +188,15 @@ class Leader:
     def advance(self) -> None:
         """Commit what a quorum holds, but only up to an entry of the current term (DL-Q01, DL-X03); answer proposals."""
         state = self.state
-        peers, durable, own = self.peers, state.durable, state.self_id
-        index = quorum_index([durable if name == own else peers[name].watermark for name in state.voters])
+        peers, durable, self_id = self.peers, state.durable, state.self_id
+        index = quorum_index([durable if name == self_id else peers[name].watermark for name in state.voters])
         if index > state.committed:
             entry = state.log.entry(index)
             if entry is not None and entry.term == state.term:
                 state.commit(index)
         while self.proposals and self.proposals[0].index <= state.committed:
-            done = self.proposals.popleft()
-            state.reply(done.token, done.response)
+            proposal = self.proposals.popleft()
+            state.reply(proposal.token, proposal.response)
 
     # push
 
@@ -220,7 +220,7 @@ class Leader:
         departs_ms = self._departs_ms.values()
         return min([deadline_ms, *departs_ms, *map(self._push_due_ms, self.peers.values())])
 
-    def _push_due_ms(self, progress: Progress) -> int:
+    def _push_due_ms(self, progress: PeerProgress) -> int:
         """When `push` has work for this peer if no response arrives and nothing is appended."""
         settings, log = self.state.settings, self.state.log
         if log.empty or progress.probing or progress.peer in self._departs_ms:
@@ -238,7 +238,7 @@ class Leader:
         for progress in self.peers.values():
             self.push(progress)
 
-    def push(self, progress: Progress) -> None:
+    def push(self, progress: PeerProgress) -> None:
         """Send the requests that this peer can accept now."""
         state = self.state
         if state.log.empty or progress.probing or state.now_ms < progress.pause_until_ms:
@@ -252,14 +252,14 @@ class Leader:
         else:
             self._appends(progress)
 
-    def _compare(self, progress: Progress) -> None:
+    def _compare(self, progress: PeerProgress) -> None:
         log = self.state.log
         search = progress.search
         if search is None or not log.begin <= search.at <= log.end:
             search = progress.search = Search(NO_INDEX, log.end, log.end)
         self._probe(progress, PushKind.COMPARE, search.at)
 
-    def _probe(self, progress: Progress, kind: PushKind, index: LedgerIndex) -> None:
+    def _probe(self, progress: PeerProgress, kind: PushKind, index: LedgerIndex) -> None:
         """Send a COMPARE or TRUNCATE; nothing else is sent to the peer until its response (DL-P04)."""
         entry = self.state.log.entry(index)
         if entry is None:
@@ -271,7 +271,7 @@ class Leader:
         self.state.send(progress.peer, request, partial(self._probed, progress, term, kind, index))
 
     def _probed(
-        self, progress: Progress, term: Term, kind: PushKind, index: LedgerIndex, response: Response | None
+        self, progress: PeerProgress, term: Term, kind: PushKind, index: LedgerIndex, response: Response | None
     ) -> None:
         if not self._is_current(progress, term):
             return
@@ -282,9 +282,9 @@ class Leader:
             progress.reads_batches = response.count > 0  # DLedger before 0.2.6 sends no count
         if code == Code.SUCCESS and isinstance(response, PushResponse):
             if kind is PushKind.TRUNCATE:
-                self._start_appends(progress, Event.CUT, index)
+                self._start_appends(progress, ProgressEvent.CUT, index)
             elif index == response.end_index:
-                self._start_appends(progress, Event.MATCHED, index)
+                self._start_appends(progress, ProgressEvent.MATCHED, index)
             else:
                 self._diverged(progress, search.matched(begin) if search is not None else None)
         elif kind is PushKind.COMPARE and code == Code.INCONSISTENT_STATE and isinstance(response, PushResponse):
@@ -293,26 +293,26 @@ class Leader:
             self._lost(progress)
         self.push(progress)
 
-    def _start_appends(self, progress: Progress, event: Event, index: LedgerIndex) -> None:
+    def _start_appends(self, progress: PeerProgress, event: ProgressEvent, index: LedgerIndex) -> None:
         progress.on(event)
         progress.append_from(index)
         self.advance()
 
-    def _diverged(self, progress: Progress, truncate_at: LedgerIndex | None) -> None:
+    def _diverged(self, progress: PeerProgress, truncate_at: LedgerIndex | None) -> None:
         if truncate_at is not None:
             progress.truncate_at = truncate_at
-            progress.on(Event.DIVERGED)
+            progress.on(ProgressEvent.DIVERGED)
 
-    def _lost(self, progress: Progress) -> None:
+    def _lost(self, progress: PeerProgress) -> None:
         """Return to COMPARE after a pause (DL-P01, DL-P13)."""
-        progress.on(Event.LOST)
+        progress.on(ProgressEvent.LOST)
         progress.pause_until_ms = self.state.now_ms + self.state.settings.push_error_pause_ms
 
-    def _appends(self, progress: Progress) -> None:
+    def _appends(self, progress: PeerProgress) -> None:
         """Send pipelined pushes, the overdue re-push, and the committed index to an idle peer (DL-P07..DL-P11)."""
         state, log, settings, now_ms = self.state, self.state.log, self.state.settings, self.state.now_ms
         if progress.next_index < log.begin:
-            progress.on(Event.LOST)  # deleted by retention here; COMPARE finds the new begin (DL-P13)
+            progress.on(ProgressEvent.LOST)  # deleted by retention here; COMPARE finds the new begin (DL-P13)
             return
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
             entries = self._slice(progress.next_index, log.end, self._batch_bytes(progress))
@@ -335,7 +335,7 @@ class Leader:
         else:
             self._push_again(progress)
 
-    def _batch_bytes(self, progress: Progress) -> int:
+    def _batch_bytes(self, progress: PeerProgress) -> int:
         """Size in bytes at which a push to this peer is full; 0: one entry per push (DL-P15, DL-X14)."""
         settings = self.state.settings
         if progress.reads_batches:
@@ -355,12 +355,12 @@ class Leader:
                 break
         return tuple(entries)
 
-    def _too_much(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+    def _too_much(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> bool:
         """Whether the in-flight bytes to this peer would exceed the limit: 1000 large entries would exhaust memory."""
         first = self.state.log.entry(next(iter(progress.pending))) if progress.pending else None
         return first is not None and entries[-1].end_pos - first.pos > PUSH_PENDING_BYTES_MAX
 
-    def _may_grow(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+    def _may_grow(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> bool:
         """Whether to delay a batch that is not full: other pushes are in flight, and their responses trigger the next one.
 
         Entries that are appended in the meantime join the batch.
@@ -373,7 +373,7 @@ class Leader:
             and sum(entry.size for entry in entries) < full_bytes
         )
 
-    def _within_quota(self, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+    def _within_quota(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> bool:
         """False if this peer lags far behind and has used up its bytes of the current second (DL-P14, DL-X14)."""
         state, settings = self.state, self.state.settings
         lags = (
@@ -391,7 +391,7 @@ class Leader:
         progress.quota_bytes += sum(entry.size for entry in entries)
         return True
 
-    def _push_again(self, progress: Progress) -> None:
+    def _push_again(self, progress: PeerProgress) -> None:
         """Re-push after a timeout, but only the push that holds the entry the peer needs next (DL-P10)."""
         first = LedgerIndex(progress.matched + 1)
         pushed = progress.pending.get(first)
@@ -402,9 +402,9 @@ class Leader:
         if len(entries) == pushed.last - first + 1:
             self._send_append(progress, entries)
         else:
-            progress.on(Event.LOST)
+            progress.on(ProgressEvent.LOST)
 
-    def _send_append(self, progress: Progress, entries: tuple[Entry, ...]) -> None:
+    def _send_append(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> None:
         state, first, last = self.state, entries[0].index, entries[-1].index
         progress.pending[first] = Pushed(last, state.now_ms)
         progress.last_push_ms = state.now_ms
@@ -412,7 +412,7 @@ class Leader:
         state.send(progress.peer, request, partial(self._appended, progress, state.term, first, last))
 
     def _appended(
-        self, progress: Progress, term: Term, first: LedgerIndex, last: LedgerIndex, response: Response | None
+        self, progress: PeerProgress, term: Term, first: LedgerIndex, last: LedgerIndex, response: Response | None
     ) -> None:
         """Handle the response to an APPEND (DL-P12, DL-P16). Codes other than 200 and 406 are left to the re-push.
 
@@ -433,17 +433,17 @@ class Leader:
             if response.code == Code.INCONSISTENT_STATE or progress.repeats > REPEATS_MAX:
                 self._refused(progress)
 
-    def _refused(self, progress: Progress) -> None:
+    def _refused(self, progress: PeerProgress) -> None:
         """Compare at once, but pause before comparing again with a peer that keeps refusing (disk full, for example)."""
         state = self.state
         again = state.now_ms - progress.refused_ms < state.settings.push_error_pause_ms
         progress.refused_ms = state.now_ms
-        progress.on(Event.LOST)
+        progress.on(ProgressEvent.LOST)
         if again:
             progress.pause_until_ms = state.now_ms + state.settings.push_error_pause_ms
         self.push(progress)
 
-    def _committed(self, progress: Progress, term: Term, matched: LedgerIndex, response: Response | None) -> None:
+    def _committed(self, progress: PeerProgress, term: Term, matched: LedgerIndex, response: Response | None) -> None:
         """Handle the response to a COMMIT; return to COMPARE if the peer refused it, or its log ends before `matched`.
 
         Such a peer has lost entries or its verified position. DLedger does not check this: there the peer stays behind until
@@ -452,15 +452,15 @@ class Leader:
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.INCONSISTENT_STATE or (response.code == Code.SUCCESS and response.end_index < matched):
-            progress.on(Event.LOST)
+            progress.on(ProgressEvent.LOST)
             self.push(progress)
 
-    def _is_current(self, progress: Progress, term: Term) -> bool:
-        """Whether a response belongs to the current leadership; each leadership creates new Progress objects."""
+    def _is_current(self, progress: PeerProgress, term: Term) -> bool:
+        """Whether a response belongs to the current leadership; each leadership creates new PeerProgress objects."""
         return self.state.term == term and self.peers.get(progress.peer) is progress
 
     def _request(
-        self, progress: Progress, kind: PushKind, entries: tuple[Entry, ...], *, batch: bool = False
+        self, progress: PeerProgress, kind: PushKind, entries: tuple[Entry, ...], *, batch: bool = False
     ) -> PushRequest:
         state = self.state
         return PushRequest(
@@ -477,5 +477,5 @@ class Leader:
         )
 
     def _members_before(self, entry: Entry) -> Configuration | None:
-        found = self.state.configurations.before(entry.index)
-        return found if found.index >= 0 else None
+        configuration = self.state.configurations.before(entry.index)
+        return configuration if configuration.index >= 0 else None

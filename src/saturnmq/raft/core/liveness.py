@@ -20,12 +20,12 @@ from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.messages import Code, HeartBeatRequest, HeartBeatResponse, Response
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.state import NEVER, MemberState
 from saturnmq.raft.core.timers import Timers
 
 
 @dataclass(slots=True)
-class Round:
+class HeartbeatRound:
     """One round of a leader's heartbeats."""
 
     term: Term
@@ -41,20 +41,20 @@ class Round:
 class Heartbeats:
     """live: whether the last heartbeat to each peer was answered (DL-H04). lease_until_ms: the lease by each peer's answers.
 
-    confirmed: peers that answered a heartbeat of this term. able: whether each peer's last answer said that it supports changes of
-    members.
+    confirmed: peers that answered a heartbeat of this term. supports_changes: whether each peer's last answer said that it supports
+    changes of members.
     patient_until_ms: when a follower that receives no further heartbeat becomes candidate (DL-H07, DL-H08).
     resigned: leader and term of the last report; a heartbeat that it has overtaken makes no follower.
     """
 
-    state: State
+    state: MemberState
     elector: Elector
     timers: Timers
     sent_ms: int = -1
     patient_until_ms: int = -1
-    round: Round | None = None
+    round: HeartbeatRound | None = None
     live: dict[str, bool] = field(default_factory=dict)
-    able: dict[str, bool] = field(default_factory=dict)
+    supports_changes: dict[str, bool] = field(default_factory=dict)
     lease_until_ms: dict[str, int] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     stepped_down_ms: int = -(10**9)
@@ -71,16 +71,16 @@ class Heartbeats:
         self.sent_ms = -1
         self.round = None
         if self.state.role is Role.LEADER:
-            self.live, self.able = {}, {}
-            self.lease_until_ms = dict.fromkeys(self.state.others, now_ms + self.state.settings.lease_timeout_ms)
+            self.live, self.supports_changes = {}, {}
+            self.lease_until_ms = dict.fromkeys(self.state.other_members, now_ms + self.state.settings.lease_timeout_ms)
         elif self.state.role is Role.FOLLOWER:
             self.patient_until_ms, self.state.leader_promised_ms = now_ms, -1
 
     def members_changed(self) -> None:
         """A new member has not extended the lease yet; a former one does not count any more."""
         if self.state.role is Role.LEADER:
-            known = self.lease_until_ms
-            self.lease_until_ms = {peer: known.get(peer, -1) for peer in self.state.others}
+            lease_ends_ms = self.lease_until_ms
+            self.lease_until_ms = {peer: lease_ends_ms.get(peer, -1) for peer in self.state.other_members}
 
     @property
     def lease_ends_ms(self) -> int:
@@ -132,10 +132,12 @@ class Heartbeats:
         """Send a round of heartbeats (DL-H01)."""
         state = self.state
         self.sent_ms = state.now_ms
-        own = int(state.votes)
-        beat = self.round = Round(state.term, state.now_ms, state.settings.lease_timeout_ms, own, own)
+        own_votes = int(state.votes)
+        beat = self.round = HeartbeatRound(
+            state.term, state.now_ms, state.settings.lease_timeout_ms, own_votes, own_votes
+        )
         announced_ms = self.timers.announced_ms
-        for peer in (*state.others, *state.departing):
+        for peer in (*state.other_members, *state.departing):
             state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
 
     def _resign(self) -> None:
@@ -143,8 +145,8 @@ class Heartbeats:
 
         It leads only in a higher term from then on: a late report must not end what it leads later.
         """
-        for peer in self.state.others:
-            if self.timers.ours.get(peer):
+        for peer in self.state.other_members:
+            if self.timers.has_echo.get(peer):
                 self.elector.spent_term = self.state.term
                 self.state.send(peer, self._request(peer, 0), lambda response: None)
 
@@ -165,7 +167,7 @@ class Heartbeats:
         state = self.state
         return state.configuration.index if state.configurations.codec is not None else None
 
-    def _answered(self, beat: Round, peer: str, response: Response | None) -> None:
+    def _answered(self, beat: HeartbeatRound, peer: str, response: Response | None) -> None:
         """Count a response (DL-H02..DL-H04); late ones count too while this member leads the term of the round."""
         state = self.state
         if state.role is not Role.LEADER or beat.term != state.term:
@@ -177,7 +179,7 @@ class Heartbeats:
         counts = peer in state.voters
         beat.answered += counts
         if isinstance(response, HeartBeatResponse):
-            self.able[peer] = response.changes is not None
+            self.supports_changes[peer] = response.changes is not None
             if self.timers.answered(peer, response):
                 self.sent_ms = -1  # announce the new interval at the next tick
         if code == Code.SUCCESS:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from saturnmq.protocol.errors import invariant
-from saturnmq.raft.core.entry import Entry, place
+from saturnmq.raft.core.entry import Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 
 CACHE_ENTRIES_MAX: Final = 4096
@@ -35,7 +35,7 @@ class LedgerReader(Protocol):
     def entry(self, index: LedgerIndex) -> Entry | None: ...
 
 
-class Log:
+class EntryLog:
     """Bounds, durable end and cache of the log.
 
     epoch: incremented by every truncation, so that an fsync that began before it is ignored. durable: synced up to this index.
@@ -53,7 +53,7 @@ class Log:
         self.durable = self.end
         self._cache: dict[int, Entry] = {}  # the newest entries, without gaps
         self._cache_bytes = 0
-        self._fresh = self.next_index  # entries from this index on may not be written yet
+        self._unwritten_from = self.next_index  # entries from this index on may not be written yet
 
     @property
     def empty(self) -> bool:
@@ -65,9 +65,9 @@ class Log:
             return None
         return self._cache.get(index) or self._reader.entry(index)
 
-    def place(self, entry_bytes: int) -> int:
+    def position_for(self, entry_bytes: int) -> int:
         """Position of the next entry if it has this size in bytes."""
-        return place(self.end_pos, entry_bytes, self._file_bytes)
+        return entry_position(self.end_pos, entry_bytes, self._file_bytes)
 
     def append(self, entries: Iterable[Entry]) -> None:
         cache = self._cache
@@ -100,7 +100,7 @@ class Log:
         self.end_pos = end_pos
         self.epoch += 1
         self.durable = min(self.durable, self.end)
-        self._fresh = min(self._fresh, index)
+        self._unwritten_from = min(self._unwritten_from, index)
 
     def restart(self, index: LedgerIndex, end_pos: int) -> None:
         """Remove all entries; the next one has this index and lies at end_pos or later."""
@@ -112,16 +112,16 @@ class Log:
         self.end_pos = end_pos
         self.epoch += 1
         self.durable = NO_INDEX
-        self._fresh = index
+        self._unwritten_from = index
 
     def written(self) -> None:
         """All actions emitted so far are executed: evict cached entries over the limits."""
-        self._fresh = self.next_index
+        self._unwritten_from = self.next_index
         cache = self._cache
         while len(cache) > CACHE_ENTRIES_MAX or self._cache_bytes > CACHE_BYTES_MAX:
             # Computed, because next(iter(cache)) would first step over all deleted slots of the dict.
             oldest = self.end - len(cache) + 1
-            if oldest >= self._fresh:
+            if oldest >= self._unwritten_from:
                 break
             self._evict(oldest)
 

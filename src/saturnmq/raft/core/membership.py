@@ -24,7 +24,7 @@ from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.leader import Leader
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.messages import ChangeKind, ChangeRequest, ChangeResponse, Code
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.state import NEVER, MemberState
 from saturnmq.raft.core.voting import quorum
 
 _ID: Final = re.compile(r"[a-zA-Z]\d{1,9}")
@@ -32,7 +32,7 @@ Refusal = tuple[Code, str]
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingChange:
     """A caller waiting until the change at index is committed."""
 
     token: int
@@ -43,11 +43,11 @@ class Pending:
 class Membership:
     """Leader side of changes; the other members only follow the log."""
 
-    def __init__(self, state: State, leader: Leader, heartbeats: Heartbeats) -> None:
+    def __init__(self, state: MemberState, leader: Leader, heartbeats: Heartbeats) -> None:
         self.state = state
         self.leader = leader
         self.heartbeats = heartbeats
-        self.pending: Pending | None = None
+        self.pending: PendingChange | None = None
 
     def role_changed(self) -> None:
         """Fail the waiting caller: the next leader commits the change or removes it."""
@@ -75,11 +75,11 @@ class Membership:
         refusal = self._not_now()
         changed = state.configuration
         if refusal is None:
-            wanted = self._changed(request)
-            if isinstance(wanted, Configuration):
-                changed, refusal = wanted, self._unsafe(request, wanted)
+            change_or_refusal = self._changed(request)
+            if isinstance(change_or_refusal, Configuration):
+                changed, refusal = change_or_refusal, self._unsafe(request, change_or_refusal)
             else:
-                refusal = wanted
+                refusal = change_or_refusal
         if refusal is None and not self._own_term_committed():
             self.leader.append_noop_of_term()
             self.leader.advance()
@@ -94,7 +94,7 @@ class Membership:
         codec = state.configurations.codec
         assert codec is not None, "checked in _not_now"
         (entry,) = self.leader.append([codec.encode(changed)])
-        self.pending = Pending(token, entry.index, state.now_ms + state.settings.append_wait_ms)
+        self.pending = PendingChange(token, entry.index, state.now_ms + state.settings.append_wait_ms)
         self.leader.advance()
         self.leader.push_all()
 
@@ -133,7 +133,7 @@ class Membership:
                 return Code.UNEXPECTED_ARGUMENT, f"{name} or {address} is a member already"
             if name in now.removed:
                 return Code.UNEXPECTED_ARGUMENT, f"{name} was removed; a new member needs an id that was never used"
-            if int(name[1:]) in {int(other[1:]) for other in now.addresses if _ID.fullmatch(other)}:
+            if int(name[1:]) in {int(member[1:]) for member in now.addresses if _ID.fullmatch(member)}:
                 return Code.UNEXPECTED_ARGUMENT, f"the number of {name} is that of another member's id"
             if len(now.addresses) >= MEMBERS_MAX:
                 return Code.UNEXPECTED_ARGUMENT, f"a group has at most {MEMBERS_MAX} members"
@@ -168,7 +168,7 @@ class Membership:
             if lag > state.settings.learner_lag_max:
                 text = f"{name} is {lag} entries behind; at most {state.settings.learner_lag_max} are allowed"
                 return Code.FALL_BEHIND_TOO_MUCH, text
-            missing = [other for other in state.others if peers[other].watermark < needed]
+            missing = [peer for peer in state.other_members if peers[peer].watermark < needed]
             if missing:
                 return (
                     Code.FALL_BEHIND_TOO_MUCH,
@@ -186,9 +186,9 @@ class Membership:
 
         In a group that has changed before, one that has not answered this leader supports them: else that change had been refused.
         """
-        able, default = self.heartbeats.able, changed.index >= 0
-        others = (name for name in changed.addresses if name not in (new, self.state.self_id))
-        return [name for name in others if not able.get(name, default)]
+        supports_changes, default = self.heartbeats.supports_changes, changed.index >= 0
+        members = (name for name in changed.addresses if name not in (new, self.state.self_id))
+        return [name for name in members if not supports_changes.get(name, default)]
 
     # responses
 

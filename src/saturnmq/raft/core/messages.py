@@ -80,7 +80,7 @@ class PushKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class DLedgerMessage:
     """Fields of every body. remote_id: receiver of the request; local_id: its sender."""
 
     group: str | None = None
@@ -92,7 +92,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest(Message):
+class VoteRequest(DLedgerMessage):
     """Request for a vote; leader_id is the candidate. changes: index of its configuration, None if it is the initial one.
 
     transfer: whether the leader asked the candidate to take the leadership; None: not said, as by Java members
@@ -106,12 +106,12 @@ class VoteRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse(Message):
+class VoteResponse(DLedgerMessage):
     vote_result: VoteResult | None = VoteResult.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartBeatRequest(Message):
+class HeartBeatRequest(DLedgerMessage):
     """interval_ms: the sender's interval from now on; 0: it leads no longer; None: not announced, as by Java members.
 
     changes: index of the sender's configuration, -1 if it is the initial one; None: it supports no changes, as Java members.
@@ -122,7 +122,7 @@ class HeartBeatRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartBeatResponse(Message):
+class HeartBeatResponse(DLedgerMessage):
     """interval_ms: the announced interval of the request, unless the member does not know that field or does not use it.
 
     changes: as in the request, if that has one.
@@ -133,7 +133,7 @@ class HeartBeatResponse(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushRequest(Message):
+class PushRequest(DLedgerMessage):
     """entries: one or more for APPEND, one for COMPARE and TRUNCATE, none for COMMIT. batch: encoded as a list.
 
     members: with TRUNCATE, the configuration in use before the entry, if it is not the initial one.
@@ -147,7 +147,7 @@ class PushRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushResponse(Message):
+class PushResponse(DLedgerMessage):
     """index: index of the first entry of the push, None for COMMIT."""
 
     index: LedgerIndex | None = None
@@ -157,7 +157,7 @@ class PushResponse(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferRequest(Message):
+class TransferRequest(DLedgerMessage):
     """LEADERSHIP_TRANSFER: sent to the leader (transfer_id is the leader's id), and by it to the transferee."""
 
     transfer_id: str | None = None
@@ -166,17 +166,17 @@ class TransferRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferResponse(Message):
+class TransferResponse(DLedgerMessage):
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendRequest(Message):
+class AppendRequest(DLedgerMessage):
     body: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResponse(Message):
+class AppendResponse(DLedgerMessage):
     """positions: positions of all entries of a batch proposed in this process; not on the wire (DL-A03)."""
 
     index: LedgerIndex = NO_INDEX
@@ -185,23 +185,23 @@ class AppendResponse(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetRequest(Message):
+class GetRequest(DLedgerMessage):
     begin_index: LedgerIndex = LedgerIndex(0)
     max_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetResponse(Message):
+class GetResponse(DLedgerMessage):
     entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest(Message):
+class MetadataRequest(DLedgerMessage):
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponse(Message):
+class MetadataResponse(DLedgerMessage):
     """learners: ids of members that do not vote; None: there are none."""
 
     peers: dict[str, str] | None = None
@@ -217,7 +217,7 @@ class ChangeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRequest(Message):
+class ChangeRequest(DLedgerMessage):
     """MEMBERS: a change of one member, sent to the leader. address: host:port of a new member. dry_run: only check it."""
 
     kind: ChangeKind | None = None
@@ -227,7 +227,7 @@ class ChangeRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResponse(Message):
+class ChangeResponse(DLedgerMessage):
     """reason: why the change is refused. members: the configuration after the change, or the present one after a refusal."""
 
     reason: str | None = None

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.core.actions import Action, PersistTerm, Role
-from saturnmq.raft.core.configuration import Codec, Configuration, Configurations, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationCodec, ConfigurationGeneration, Configurations
 from saturnmq.raft.core.elector import Elector
 from saturnmq.raft.core.follower import Follower
 from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.raft.core.leader import Leader, Stamp
 from saturnmq.raft.core.liveness import Heartbeats
-from saturnmq.raft.core.log import LedgerReader, Log
+from saturnmq.raft.core.log import EntryLog, LedgerReader
 from saturnmq.raft.core.membership import Membership
 from saturnmq.raft.core.messages import (
     AppendRequest,
@@ -37,7 +37,7 @@ from saturnmq.raft.core.messages import (
     VoteResult,
 )
 from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.core.state import Chance, HardState, State
+from saturnmq.raft.core.state import Chance, HardState, MemberState
 from saturnmq.raft.core.term_limit import TermLimit
 from saturnmq.raft.core.timers import Timers
 from saturnmq.raft.core.transfer import Transfers
@@ -77,8 +77,8 @@ class Node:
         stamp: Stamp = keep_body,
         noop: bytes | None = None,
         incomplete: bool = False,
-        codec: Codec | None = None,
-        configurations: Sequence[Generation] = (),
+        codec: ConfigurationCodec | None = None,
+        configurations: Sequence[ConfigurationGeneration] = (),
         learner: bool = False,
     ) -> None:
         problems = settings.validate()
@@ -86,14 +86,14 @@ class Node:
             problems.append(f"own id {self_id!r} is not among the peers {', '.join(peers)} (DL-M03)")
         if problems:
             raise ConfigError(problems)
-        log = Log(reader, settings.file_bytes)
+        log = EntryLog(reader, settings.file_bytes)
         initial = Configuration(dict(peers), frozenset((self_id,)) if learner else frozenset())
-        known = Configurations(initial, codec)
-        known.load(configurations, log.begin, reader.entry)
-        self._state = State(
+        history = Configurations(initial, codec)
+        history.load(configurations, log.begin, reader.entry)
+        self._state = MemberState(
             self_id=self_id,
             group=group,
-            configurations=known,
+            configurations=history,
             settings=settings,
             chance=chance,
             log=log,
@@ -247,7 +247,7 @@ class Node:
 
     def unanswered_peers(self) -> list[str]:
         """Leader only: peers that did not answer the last heartbeat, or were not sent one yet (DL-H04)."""
-        return [peer for peer in self._state.others if not self._heartbeats.live.get(peer, False)]
+        return [peer for peer in self._state.other_members if not self._heartbeats.live.get(peer, False)]
 
     def holds_lease(self, now_ms: int) -> bool:
         """Whether this member leads, its lease has not expired, and it has not handed the leadership over (DL-X08)."""
@@ -419,7 +419,7 @@ class Node:
             self._membership.request(token, request)
         elif isinstance(request, GetRequest):
             self._check_lease()
-            state.reply(token, self._get(request))
+            state.reply(token, self._read_committed(request))
         else:
             state.reply(token, self._metadata(request))
         return self._leave()
@@ -438,7 +438,7 @@ class Node:
 
     # responses that change no state
 
-    def _get(self, request: GetRequest) -> GetResponse:
+    def _read_committed(self, request: GetRequest) -> GetResponse:
         """Read one entry; only the leader answers, and only for committed entries (DL-A10, DL-X17)."""
         state, index = self._state, request.begin_index
         code, entries = Code.SUCCESS, ()

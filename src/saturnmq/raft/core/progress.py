@@ -23,8 +23,8 @@ class PeerState(Enum):
     APPEND = "APPEND"
 
 
-class Event(Enum):
-    """What triggers a transition of the peer's state."""
+class ProgressEvent(Enum):
+    """Trigger of a transition of the peer's state."""
 
     MATCHED = "MATCHED"  # the compared entry is the peer's last
     DIVERGED = "DIVERGED"  # the last common entry, or the leader's first, is known
@@ -33,18 +33,18 @@ class Event(Enum):
 
 
 PEER_TRANSITIONS: Final = {
-    (PeerState.COMPARE, Event.MATCHED): PeerState.APPEND,
-    (PeerState.COMPARE, Event.DIVERGED): PeerState.TRUNCATE,
-    (PeerState.COMPARE, Event.LOST): PeerState.COMPARE,
-    (PeerState.TRUNCATE, Event.CUT): PeerState.APPEND,
-    (PeerState.TRUNCATE, Event.LOST): PeerState.COMPARE,
-    (PeerState.APPEND, Event.LOST): PeerState.COMPARE,
+    (PeerState.COMPARE, ProgressEvent.MATCHED): PeerState.APPEND,
+    (PeerState.COMPARE, ProgressEvent.DIVERGED): PeerState.TRUNCATE,
+    (PeerState.COMPARE, ProgressEvent.LOST): PeerState.COMPARE,
+    (PeerState.TRUNCATE, ProgressEvent.CUT): PeerState.APPEND,
+    (PeerState.TRUNCATE, ProgressEvent.LOST): PeerState.COMPARE,
+    (PeerState.APPEND, ProgressEvent.LOST): PeerState.COMPARE,
 }
 
 
 @dataclass(slots=True)
 class Pushed:
-    """An in-flight push of the entries first..last; `first` is its key in `Progress.pending`."""
+    """An in-flight push of the entries first..last; `first` is its key in `PeerProgress.pending`."""
 
     last: LedgerIndex
     sent_ms: int
@@ -93,7 +93,7 @@ class Search:
 
 
 @dataclass(slots=True)
-class Progress:
+class PeerProgress:
     """Replication progress of one peer, for the term of one leadership.
 
     watermark: highest index that the peer is known to have held; never decreases (DL-P03).
@@ -117,7 +117,7 @@ class Progress:
     quota_second: int = -1
     quota_bytes: int = 0
 
-    def on(self, event: Event) -> None:
+    def on(self, event: ProgressEvent) -> None:
         """Apply PEER_TRANSITIONS; an event without a transition in this state is a late one and is ignored."""
         target = PEER_TRANSITIONS.get((self.state, event))
         if target is None:
@@ -126,7 +126,7 @@ class Progress:
         if target is not PeerState.APPEND:
             self.pending.clear()
             self.repeats = 0
-        if target is not PeerState.COMPARE or event is Event.LOST:
+        if target is not PeerState.COMPARE or event is ProgressEvent.LOST:
             self.search = None
 
     def hold(self, index: LedgerIndex) -> None:

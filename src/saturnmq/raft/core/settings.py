@@ -50,7 +50,7 @@ class CoreSettings:
 
     @property
     def gap_wait_ms(self) -> int:
-        """How long a follower keeps an append whose predecessors are missing (DL-F10).
+        """Time that a follower keeps an append whose predecessors are missing (DL-F10).
 
         Less than the RPC timeout: the leader must still be waiting for the refusal.
         """

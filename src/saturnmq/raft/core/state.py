@@ -1,6 +1,6 @@
 """The state shared by the parts of a member: term, vote, role, log, committed index, and the actions of the current input.
 
-All role changes go through `State`; it notifies each part by calling its `role_changed`.
+All role changes go through `MemberState`; it notifies each part by calling its `role_changed`.
 
 Requirements: DL-E20..DL-E22, DL-M01.
 """
@@ -14,23 +14,23 @@ from typing import Final, Protocol
 from saturnmq.protocol.errors import invariant
 from saturnmq.raft.core.actions import (
     Action,
-    Alarm,
     AppendEntries,
     Commit,
     CutLog,
     MembersChanged,
     PersistMembers,
     PersistTerm,
+    RaiseAlarm,
     Reply,
     Role,
     RoleChanged,
     Send,
     SyncLog,
 )
-from saturnmq.raft.core.configuration import Configuration, Configurations, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration, Configurations
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import NO_TERM, LedgerIndex, Term
-from saturnmq.raft.core.log import Log
+from saturnmq.raft.core.log import EntryLog
 from saturnmq.raft.core.messages import Request, Response
 from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.core.voting import quorum
@@ -60,11 +60,11 @@ class Part(Protocol):
 
 
 @dataclass(slots=True)
-class State:
+class MemberState:
     """State of one member. now_ms: time of the input being handled.
 
-    Derived from the configuration in use: peers: all members. voters: those that vote. others, other_voters: the same without
-    this member. votes: whether this member is a voter.
+    Derived from the configuration in use: peers: all members. voters: those that vote. other_members, other_voters: the same
+    without this member. votes: whether this member is a voter.
     """
 
     self_id: str
@@ -72,7 +72,7 @@ class State:
     configurations: Configurations
     settings: CoreSettings
     chance: Chance
-    log: Log
+    log: EntryLog
     term: Term
     voted_for: str | None
     committed: LedgerIndex
@@ -99,10 +99,10 @@ class State:
     )  # former members that a leader still informs, with their addresses
     peers: tuple[str, ...] = ()
     voters: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    other_members: tuple[str, ...] = ()
     other_voters: tuple[str, ...] = ()
     votes: bool = True
-    stored: tuple[Generation, ...] = ()  # as in the file
+    stored: tuple[ConfigurationGeneration, ...] = ()  # as in the file
 
     def __post_init__(self) -> None:
         self._derive()
@@ -118,7 +118,7 @@ class State:
 
     @property
     def quorum_others(self) -> int:
-        """How many other voters form a quorum, together with this member if it votes."""
+        """Number of other voters that form a quorum,together with this member if it votes."""
         return len(self.voters) // 2 + 1 - self.votes
 
     @property
@@ -153,7 +153,7 @@ class State:
         self.out.append(Reply(token, response))
 
     def alarm(self, text: str) -> None:
-        self.out.append(Alarm(text))
+        self.out.append(RaiseAlarm(text))
 
     def sync(self) -> None:
         """Request an fsync up to the end of the log, unless flushing is asynchronous."""
@@ -183,8 +183,8 @@ class State:
         self.log.append(entries)
         changed = self.configurations.append(entries)
         if changed:
-            last = self.stored[-1] if self.stored else Generation()
-            self._persist_members(*self.stored[:-1], Generation(self.configurations.changes, last.begin))
+            last = self.stored[-1] if self.stored else ConfigurationGeneration()
+            self._persist_members(*self.stored[:-1], ConfigurationGeneration(self.configurations.changes, last.begin))
         self.out.append(AppendEntries(tuple(entries)))
         if changed:
             self._reconfigured()
@@ -195,7 +195,7 @@ class State:
         changed = self.configurations.cut(index)
         if changed:
             begin = self.stored[-1].begin if self.stored else None
-            self._persist_members(*self.stored, Generation(self.configurations.changes, begin))
+            self._persist_members(*self.stored, ConfigurationGeneration(self.configurations.changes, begin))
         self.out.append(CutLog(index, end_pos))
         if changed:
             self._reconfigured()
@@ -205,7 +205,7 @@ class State:
         before = self.configurations.changes
         self.configurations.restart(members)
         after = self.configurations.changes
-        self._persist_members(*self.stored, Generation(after, (entry.index, entry.term)))
+        self._persist_members(*self.stored, ConfigurationGeneration(after, (entry.index, entry.term)))
         self.log.restart(entry.index, entry.pos)
         self.out.append(CutLog(entry.index, entry.pos, restart=True))
         if before != after:
@@ -213,7 +213,7 @@ class State:
 
     def settle_members(self) -> None:
         """The log is on disk with all truncations: the file needs only the present configurations."""
-        self._persist_members(Generation(self.configurations.changes))
+        self._persist_members(ConfigurationGeneration(self.configurations.changes))
 
     def trimmed(self, begin: LedgerIndex) -> None:
         """Retention deleted the entries before begin."""
@@ -223,8 +223,8 @@ class State:
     @property
     def former(self) -> Configuration | None:
         """The configuration before the one in use, while that is not known to be committed."""
-        known = self.configurations.known
-        return known[-2] if len(known) > 1 and known[-1].index > self.committed else None
+        history = self.configurations.history
+        return history[-2] if len(history) > 1 and history[-1].index > self.committed else None
 
     def trusts(self, name: str | None, changes: int | None) -> bool:
         """Whether requests of a candidate or leader with this configuration index count.
@@ -234,8 +234,8 @@ class State:
         """
         if name in self.peers:
             return True
-        former, own = self.former, self.configuration.index
-        newer = changes is not None and changes > own and self.configurations.codec is not None
+        former, own_index = self.former, self.configuration.index
+        newer = changes is not None and changes > own_index and self.configurations.codec is not None
         if not name or len(name) > _ID_LENGTH_MAX or not name.isprintable():
             return False  # a vote for it is written to the file of the term
         return newer or (former is not None and name in former.addresses)
@@ -246,16 +246,16 @@ class State:
         former = self.former
         return self.votes or (former is not None and self.self_id in former.voters)
 
-    def _persist_members(self, *generations: Generation) -> None:
+    def _persist_members(self, *generations: ConfigurationGeneration) -> None:
         """Write the file if it changes; a group that never changes has none."""
-        if generations != self.stored and any(one.known for one in (*generations, *self.stored)):
+        if generations != self.stored and any(generation.configurations for generation in (*generations, *self.stored)):
             self.stored = generations
             self.out.append(PersistMembers(generations))
 
     def _derive(self) -> None:
         newest = self.configurations.newest
         self.peers, self.voters = tuple(newest.addresses), newest.voters
-        self.others = tuple(peer for peer in self.peers if peer != self.self_id)
+        self.other_members = tuple(peer for peer in self.peers if peer != self.self_id)
         self.other_voters = tuple(peer for peer in self.voters if peer != self.self_id)
         self.votes = self.self_id in self.voters
 

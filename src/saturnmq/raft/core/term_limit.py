@@ -10,8 +10,8 @@ Requirements: DL-E18, DL-X06, FUZ-08.
 from __future__ import annotations
 
 from saturnmq.raft.core.ids import TERM_MAX
-from saturnmq.raft.core.messages import Message, VoteRequest
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.messages import DLedgerMessage, VoteRequest
+from saturnmq.raft.core.state import MemberState
 
 TERM_STEP_MAX: int = 1 << 20
 ALARM_INTERVAL_MS: int = 10_000
@@ -20,7 +20,7 @@ ALARM_INTERVAL_MS: int = 10_000
 class TermLimit:
     """Counts and reports messages whose term is out of range; one alarm per ALARM_INTERVAL_MS, whatever their number."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemberState) -> None:
         self._state = state
         self._alarmed_ms: int | None = None
         self._suppressed = 0
@@ -30,7 +30,7 @@ class TermLimit:
         """The highest term that is accepted now."""
         return min(self._state.term + TERM_STEP_MAX, TERM_MAX)
 
-    def exceeded(self, message: Message, sender: str) -> bool:
+    def exceeded(self, message: DLedgerMessage, sender: str) -> bool:
         """Whether the message carries a term above the limit; then it is to be refused, and an alarm may be emitted."""
         term = message.term
         if isinstance(message, VoteRequest):

@@ -16,7 +16,7 @@ from typing import Final
 
 from saturnmq.raft.core.actions import Role, TimersChanged
 from saturnmq.raft.core.messages import HeartBeatResponse
-from saturnmq.raft.core.state import NEVER, State
+from saturnmq.raft.core.state import NEVER, MemberState
 
 ANNOUNCED_MS_MAX: Final = 2000  # a longer announced interval counts as this, unless the member's own one is longer
 
@@ -24,25 +24,25 @@ ANNOUNCED_MS_MAX: Final = 2000  # a longer announced interval counts as this, un
 class Timers:
     """The timers in use: `state.settings` is `base` or, while `fast`, `base.fast`.
 
-    ours: leader only, whether each peer's last answer had the echo. settles_ms: until then a leader that left the fast timers keeps
-    their interval, so that a lost heartbeat does not make a follower that still waits for the next fast one a candidate.
+    has_echo: leader only, whether each peer's last answer had the echo. settles_ms: until then a leader that left the fast timers
+    keeps their interval, so that a lost heartbeat does not make a follower that still waits for the next fast one a candidate.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemberState) -> None:
         self.state = state
         self.base = state.settings
         self.fast = False
-        self.ours: dict[str, bool] = {}
+        self.has_echo: dict[str, bool] = {}
         self.settles_ms = -NEVER
         self._fast_from_ms = -NEVER  # limits how often a peer that alternates can switch the timers
 
     def role_changed(self) -> None:
         """A new leader goes on with what its predecessor knew."""
         if self.state.role is Role.LEADER:
-            self.ours = dict.fromkeys(self.state.others, self.fast)
+            self.has_echo = dict.fromkeys(self.state.other_members, self.fast)
 
     def members_changed(self) -> None:
-        self.ours = {peer: self.ours.get(peer, False) for peer in self.state.others}
+        self.has_echo = {peer: self.has_echo.get(peer, False) for peer in self.state.other_members}
 
     def due_ms(self) -> int:
         return NEVER
@@ -65,13 +65,13 @@ class Timers:
         """Record a peer's answer; returns whether the timers changed."""
         if not self.base.announces_interval:
             return False
-        self.ours[peer] = response.interval_ms is not None
-        return self._use(all(self.ours[voter] for voter in self.state.other_voters))
+        self.has_echo[peer] = response.interval_ms is not None
+        return self._use(all(self.has_echo[voter] for voter in self.state.other_voters))
 
     # the follower's side
 
     def patience_ms(self, announced_ms: int | None) -> int:
-        """How long to wait for the next heartbeat after one that announced this interval.
+        """Wait for the next heartbeat after one that announced this interval.
 
         A leader that announces none has DLedger's timers, also if this member's own ones are fast.
         """
@@ -87,7 +87,7 @@ class Timers:
         return min(max(announced_ms, shortest.heartbeat_interval_ms), longest_ms) * base.heartbeat_leak_max
 
     def promised_ms(self, announced_ms: int) -> int:
-        """How long the lease may be that the answer to a heartbeat with this interval extends, at most."""
+        """Longest lease that the answer to a heartbeat with this interval extends."""
         return min(announced_ms, self._longest_ms) * self.base.heartbeat_leak_max
 
     @property

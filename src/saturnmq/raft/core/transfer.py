@@ -22,15 +22,15 @@ from saturnmq.raft.core.ids import NO_TERM, Term
 from saturnmq.raft.core.leader import Leader
 from saturnmq.raft.core.liveness import Heartbeats
 from saturnmq.raft.core.messages import Code, Response, TransferRequest, TransferResponse
-from saturnmq.raft.core.state import State
+from saturnmq.raft.core.state import MemberState
 
-OWN: int = -1  # token of a transfer to a preferred leader, which this member started itself
+OWN_TOKEN: int = -1  # token of a transfer to a preferred leader, which this member started itself
 # Back-off after refused transfers, in preference checks: appends are refused during each attempt.
 REFUSED_CHECKS_MAX: int = 16
 
 
 @dataclass(slots=True)
-class Outgoing:
+class OutgoingTransfer:
     """A transfer on the leader's side. sent: the transferee holds the whole log and was asked to take the leadership."""
 
     token: int
@@ -56,12 +56,12 @@ class Incoming:
 class Transfers:
     """Both sides of leadership transfer, and the periodic check for a preferred leader."""
 
-    def __init__(self, state: State, elector: Elector, heartbeats: Heartbeats, leader: Leader) -> None:
+    def __init__(self, state: MemberState, elector: Elector, heartbeats: Heartbeats, leader: Leader) -> None:
         self.state = state
         self.elector = elector
         self.heartbeats = heartbeats
         self.leader = leader
-        self.outgoing: Outgoing | None = None
+        self.outgoing: OutgoingTransfer | None = None
         self.incoming: Incoming | None = None
         self._checked_ms: int | None = None
         self._given_up = NO_TERM  # the term whose leadership a transferee was asked to take
@@ -131,13 +131,15 @@ class Transfers:
             self._reply(token, Code.LEADER_TRANSFERRING)
         else:
             state.transferee = transferee
-            self.outgoing = Outgoing(token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms)
+            self.outgoing = OutgoingTransfer(
+                token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms
+            )
             self._hand_over(self.outgoing)
 
     def _lag(self, peer: str) -> int:
         return self.state.log.end - self.leader.peers[peer].watermark
 
-    def _hand_over(self, outgoing: Outgoing) -> None:
+    def _hand_over(self, outgoing: OutgoingTransfer) -> None:
         """Ask the transferee once it holds the whole log, so that it wins the election (DL-L03, DL-X22).
 
         Pending proposals are answered first: the role change would fail them with an unknown outcome (DL-X09).
@@ -161,7 +163,7 @@ class Transfers:
         )
         state.send(outgoing.transferee, request, partial(self._transfer_answered, outgoing))
 
-    def _transfer_answered(self, outgoing: Outgoing, response: Response | None) -> None:
+    def _transfer_answered(self, outgoing: OutgoingTransfer, response: Response | None) -> None:
         """Step down if the transferee leads, also if its requests for votes have not arrived here, or if it may lead.
 
         It may also lead if it was asked already, because the request was repeated on its way, and if it refuses in a higher term.
@@ -180,13 +182,13 @@ class Transfers:
             self._given_up = NO_TERM
         self._end(outgoing, Code.NETWORK_ERROR if response is None else response.code)
 
-    def _end(self, outgoing: Outgoing, code: int) -> None:
+    def _end(self, outgoing: OutgoingTransfer, code: int) -> None:
         """End the transfer with code; if the term is unchanged, appends are accepted again (DL-L06)."""
         if self.outgoing is outgoing:
             self.outgoing = None
         if self.state.term == outgoing.term:
             self.state.transferee = None
-            if outgoing.token == OWN and code == Code.TAKE_LEADERSHIP_FAILED:
+            if outgoing.token == OWN_TOKEN and code == Code.TAKE_LEADERSHIP_FAILED:
                 self._refused += 1
         self._reply(outgoing.token, code)
 
@@ -196,16 +198,16 @@ class Transfers:
 
     def _prefer(self) -> None:
         """Start a transfer to the live preferred leader with the smallest lag, unless this leader is preferred (DL-L09)."""
-        state, wanted = self.state, self.state.settings.preferred_leaders
-        if state.role is not Role.LEADER or not wanted or state.self_id in wanted or state.transferee is not None:
+        state, preferred = self.state, self.state.settings.preferred_leaders
+        if state.role is not Role.LEADER or not preferred or state.self_id in preferred or state.transferee is not None:
             return
-        able = [peer for peer in wanted if peer in state.other_voters and self.heartbeats.live.get(peer)]
-        if not able:
+        candidates = [peer for peer in preferred if peer in state.other_voters and self.heartbeats.live.get(peer)]
+        if not candidates:
             return
-        nearest = min(able, key=self._lag)
+        nearest = min(candidates, key=self._lag)
         if self._lag(nearest) < state.settings.transfer_lag_max:
             request = TransferRequest(transfer_id=state.self_id, transferee_id=nearest, term=state.term)
-            self._start_transfer(OWN, request)
+            self._start_transfer(OWN_TOKEN, request)
 
     # the transferee's side
 
@@ -229,8 +231,8 @@ class Transfers:
         A leader that is itself preferred never starts a transfer by preference, so its request comes from an operator and is
         accepted.
         """
-        state, wanted = self.state, self.state.settings.preferred_leaders
-        if not state.outdated or state.self_id not in wanted or request.transfer_id in wanted:
+        state, preferred = self.state, self.state.settings.preferred_leaders
+        if not state.outdated or state.self_id not in preferred or request.transfer_id in preferred:
             return False
         if not self._alarmed:
             self._alarmed = True
@@ -271,5 +273,5 @@ class Transfers:
         self._reply(incoming.token, code)
 
     def _reply(self, token: int, code: int) -> None:
-        if token != OWN:
+        if token != OWN_TOKEN:
             self.state.reply(token, TransferResponse(group=self.state.group, term=self.state.term, code=code))

@@ -19,7 +19,7 @@ from saturnmq.raft.ledger.layout import BLANK_HEADER, HEADER, read_header
 from saturnmq.raft.ledger.walk import fault_of
 
 
-class Body(NamedTuple):
+class EntryBody(NamedTuple):
     """A message in the ledger: physical offset, position after its entry, and bytes (valid until the file is deleted)."""
 
     physical_offset: PhysicalOffset
@@ -48,7 +48,7 @@ def entries_in(view: memoryview, start: int, pos: int, limit: int) -> Iterator[t
         pos += size
 
 
-def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> Body | None:
+def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> EntryBody | None:
     """The body of the committed entry at pos, or after a blank record there; None at the end of the committed part.
 
     Raises CorruptRecord if there is neither an entry nor a blank record at pos.
@@ -58,11 +58,11 @@ def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> Body | None:
         if file is None or pos >= ledger.end_pos:
             return None
         view = file.view
-        found = next(entries_in(view, file.start, pos, min(file.end, committed_pos)), None)
-        if found is not None:
-            _, at, size = found
+        located = next(entries_in(view, file.start, pos, min(file.end, committed_pos)), None)
+        if located is not None:
+            _, at, size = located
             physical = PhysicalOffset(pos + ENTRY_HEADER_BYTES)
-            return Body(physical, PhysicalOffset(physical + size), view[at : at + size])
+            return EntryBody(physical, PhysicalOffset(physical + size), view[at : at + size])
         header = read_header(view, pos - file.start) if file.end - pos >= ENTRY_HEADER_BYTES else BLANK_HEADER
         if not header.is_blank:
             if fault_of(header, pos, None, ledger.file_bytes):
@@ -72,8 +72,8 @@ def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> Body | None:
     return None
 
 
-def bodies(ledger: LedgerFiles, pos: int, committed_pos: int) -> Iterator[Body]:
+def bodies(ledger: LedgerFiles, pos: int, committed_pos: int) -> Iterator[EntryBody]:
     """Yield every committed body from pos on; pos is the start of an entry or blank record. Raises CorruptRecord."""
-    while (found := body_at(ledger, pos, committed_pos)) is not None:
-        yield found
-        pos = found.next_pos
+    while (body := body_at(ledger, pos, committed_pos)) is not None:
+        yield body
+        pos = body.next_pos

@@ -22,7 +22,7 @@ from saturnmq.raft.ledger.layout import (
     BLANK_HEADER,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
-    Header,
+    EntryHeader,
     IndexUnit,
     parse_checkpoint,
     parse_term,
@@ -53,10 +53,10 @@ class LedgerReport:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first index at which ledgers differ. found: folder -> "term position size" or "missing"."""
+    """The first index at which ledgers differ. entries: folder -> "term position size" or "missing"."""
 
     index: int
-    found: dict[Path, str]
+    entries: dict[Path, str]
 
 
 class _Files:
@@ -76,7 +76,7 @@ class _Files:
         for _, mapped in self.maps:
             mapped.close()
 
-    def place(self, offset: int) -> str:
+    def location(self, offset: int) -> str:
         """File and byte of an offset, for messages to the operator."""
         number = (offset - self.maps[0][0]) // self.bytes if self.maps else -1
         if not 0 <= number < len(self.maps):
@@ -94,7 +94,7 @@ class _Files:
         return piece if len(piece) == size else None
 
 
-def _header_at(data: _Files, pos: int) -> Header | None:
+def _header_at(data: _Files, pos: int) -> EntryHeader | None:
     """The header at pos; a blank one where the rest of the file is too short for a header, None behind the last file."""
     head = data.at(pos, ENTRY_HEADER_BYTES)
     if head is not None:
@@ -102,7 +102,7 @@ def _header_at(data: _Files, pos: int) -> Header | None:
     return BLANK_HEADER if data.at(pos, 4) == b"\xff\xff\xff\xff" else None
 
 
-def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[Header, bytes]]:
+def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[EntryHeader, bytes]]:
     """Yield the valid entries from the first file on; if they do not end at the end of the log, the reason becomes a problem."""
     if not data.maps:
         return
@@ -139,10 +139,10 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
             if header.pos in differing:
                 differing.remove(header.pos)
                 report.problems.append(
-                    f"entry {header.index} ({data.place(header.pos)}) differs from what was synced, by its checksum in a file "
+                    f"entry {header.index} ({data.location(header.pos)}) differs from what was synced, by its checksum in a file "
                     "checksums-N: its header or its body changed"
                 )
-        where = f"; the first damaged one was at {data.place(min(differing))}" if differing else ""
+        where = f"; the first damaged one was at {data.location(min(differing))}" if differing else ""
         if evidence.reach > report.end_index:
             report.problems.append(
                 f"the log ends at entry {report.end_index}, but those up to {evidence.reach} were synced, "
@@ -194,12 +194,12 @@ def compare(folders: Sequence[Path]) -> Difference | None:
         walks = [((h, b) for h, b in _entries(files, []) if h.index >= begin) for files in opened]
         for number, row in enumerate(zip_longest(*walks)):
             first = row[0]
-            if any(one is None or first is None or one[0] != first[0] or one[1] != first[1] for one in row):
-                found = {
-                    folder: "missing" if one is None else f"{one[0].term} {one[0].pos} {one[0].size}"
-                    for folder, one in zip(folders, row, strict=True)
+            if any(entry is None or first is None or entry[0] != first[0] or entry[1] != first[1] for entry in row):
+                entries = {
+                    folder: "missing" if entry is None else f"{entry[0].term} {entry[0].pos} {entry[0].size}"
+                    for folder, entry in zip(folders, row, strict=True)
                 }
-                return Difference(max(begin, 0) + number, found)
+                return Difference(max(begin, 0) + number, entries)
         return None
     finally:
         for files in opened:

@@ -24,14 +24,14 @@ from typing import Final
 
 from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
-from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, place
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.ledger.layout import (
     BLANK,
     INDEX_FILE_UNITS,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
-    Header,
+    EntryHeader,
     IndexUnit,
     blank_record,
     entries_bytes,
@@ -41,7 +41,7 @@ from saturnmq.raft.ledger.layout import (
     read_header,
 )
 from saturnmq.raft.ledger.partial_files import remove_partial_data, remove_partial_index
-from saturnmq.raft.ledger.recover import DataFile, Facts, Plan, plan
+from saturnmq.raft.ledger.recover import DataFile, LedgerFacts, LedgerPlan, plan
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile, MappedFiles
 from saturnmq.store.files.record_sums import RecordSums
@@ -95,7 +95,7 @@ class LedgerFiles:
         self._file_first = 0  # index of the first entry in the last data file
         self._spare: MappedFile | None = None  # the next data file, preallocated
         self.sync_seconds = Histogram()  # of what `sync_job` returns
-        self.recovered = Plan()
+        self.recovered = LedgerPlan()
         self.sums = RecordSums(folder, self.disk)
         # Called with the index up to which entries were lost to damage, before anything is removed: it must make that durable.
         self.on_loss: Callable[[LedgerIndex], None] = lambda index: None
@@ -151,8 +151,8 @@ class LedgerFiles:
         evidence = self.sums.load()
         begin = self.data.files[0].start if self.data.files else 0
         self._differing = set(evidence.damaged(self._bytes_at, begin))
-        made = self.recovered = plan(
-            Facts(
+        recovery = self.recovered = plan(
+            LedgerFacts(
                 [DataFile(file.start, self._head_of(file)) for file in self.data.files],
                 self.file_bytes,
                 self._header_at,
@@ -161,18 +161,18 @@ class LedgerFiles:
                 rewrite_index,
             )
         )
-        self._differing = {pos for pos in self._differing if pos < made.end_pos}
-        if evidence.reach > made.end_index:
+        self._differing = {pos for pos in self._differing if pos < recovery.end_pos}
+        if evidence.reach > recovery.end_index:
             self.on_loss(LedgerIndex(evidence.reach))
             self.sums.discard()
         if not self.data.files:
             self._drop(self.index)
             return
-        self._begin, self._end = made.begin_index, made.end_index
-        self._end_term, self._end_pos = made.end_term, made.end_pos
-        for header in made.found:
+        self._begin, self._end = recovery.begin_index, recovery.end_index
+        self._end_term, self._end_pos = recovery.end_term, recovery.end_pos
+        for header in recovery.reindexed:
             self._write_units(header.index, [index_unit(header)])
-        self._clear_behind(made)
+        self._clear_behind(recovery)
         self._synced_pos, self._units_synced = self._end_pos, self._end + 1
         self._file_first = self._first_in(self._end_pos - 1)
 
@@ -182,7 +182,7 @@ class LedgerFiles:
         self.data.close()
         self.index.close()
 
-    def _head_of(self, file: MappedFile) -> Header | None:
+    def _head_of(self, file: MappedFile) -> EntryHeader | None:
         """Header of the first entry in a file. If truncation restarted the log within the file, the index has its position.
 
         Without an index the position is found by the zeros before it.
@@ -196,8 +196,8 @@ class LedgerFiles:
                 if magic == ENTRY_MAGIC:
                     return self._header_at(pos) if file.start <= pos < file.end else header
         used = first_used(file)
-        found = self._header_at(used - _MAGIC_ZEROS) if used >= 0 else None  # the magic number is 1, after three zeros
-        return found if found is not None and found.pos == used - _MAGIC_ZEROS else header
+        first = self._header_at(used - _MAGIC_ZEROS) if used >= 0 else None  # the magic number is 1, after three zeros
+        return first if first is not None and first.pos == used - _MAGIC_ZEROS else header
 
     @property
     def first_differing(self) -> int:
@@ -229,14 +229,14 @@ class LedgerFiles:
         head = read_header(file.view, 0) if file is not None else None
         return head.index if head is not None and head.magic == ENTRY_MAGIC else 0
 
-    def _good_body(self, header: Header) -> bool:
+    def _good_body(self, header: EntryHeader) -> bool:
         file = self.data.find(header.pos)
         if file is None or header.pos in self._differing:
             return False
         at = header.pos - file.start
         return self._body_is_good(file.view[at + ENTRY_HEADER_BYTES : at + header.size])
 
-    def _clear_behind(self, made: Plan) -> None:
+    def _clear_behind(self, recovery: LedgerPlan) -> None:
         """Clear everything after the recovered end, and sync both that and the entries that are kept."""
         last = self.data.find(max(self._end_pos - 1, self.data.files[0].start))
         invariant(last is not None, "the end of the log lies in a file")
@@ -251,7 +251,7 @@ class LedgerFiles:
             file.flush()
         self._cut_index(self._end + 1)
         for file in self.index.files:
-            if file.end > made.scanned_from * INDEX_UNIT_BYTES:
+            if file.end > recovery.scanned_from * INDEX_UNIT_BYTES:
                 file.flush()
         _sync_folders(self.disk, self.data.folders)
 
@@ -291,13 +291,13 @@ class LedgerFiles:
             raise CorruptRecord(
                 f"{file.path}, byte {at}: the index places entry {index} at {unit.pos}, where entry {entry.index} is"
             )
-        if not self._good(entry.body):
+        if not self._is_valid_body(entry.body):
             raise CorruptRecord(
                 f"{file.path}, byte {at + ENTRY_HEADER_BYTES}: the body of entry {index} ({len(entry.body)} bytes) is damaged"
             )
         return entry
 
-    def _good(self, body: bytes) -> bool:
+    def _is_valid_body(self, body: bytes) -> bool:
         return self._body_is_good(memoryview(body))
 
     def view(self, pos: int) -> memoryview | None:
@@ -307,21 +307,23 @@ class LedgerFiles:
             return None
         return file.view[pos - file.start : min(file.size_bytes, self._end_pos - file.start)]
 
-    def _header_at(self, pos: int) -> Header | None:
+    def _header_at(self, pos: int) -> EntryHeader | None:
         file = self.data.find(pos)
         if file is None or pos - file.start > file.size_bytes - ENTRY_HEADER_BYTES:
             return self._blank_at(file, pos)
         return read_header(file.view, pos - file.start)
 
-    def _blank_at(self, file: MappedFile | None, pos: int) -> Header | None:
+    def _blank_at(self, file: MappedFile | None, pos: int) -> EntryHeader | None:
         """A blank or zero header where the rest of the file is shorter than an entry's header; None outside the files."""
         if file is None:
             return None
-        left = file.end - pos
+        remaining_bytes = file.end - pos
         magic = (
-            int.from_bytes(file.view[pos - file.start : pos - file.start + 4], "big", signed=True) if left >= 4 else 0
+            int.from_bytes(file.view[pos - file.start : pos - file.start + 4], "big", signed=True)
+            if remaining_bytes >= 4
+            else 0
         )
-        return Header(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
+        return EntryHeader(magic, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
     def _unit(self, index: int) -> IndexUnit | None:
         file = self.index.find(index * INDEX_UNIT_BYTES) if index >= 0 else None
@@ -351,7 +353,7 @@ class LedgerFiles:
         end, last = self._end_pos, self._end
         for entry in entries:
             pos, size, index = entry.pos, entry.size, entry.index
-            if pos != place(end, size, self.file_bytes) or (last >= 0 and index != last + 1):
+            if pos != entry_position(end, size, self.file_bytes) or (last >= 0 and index != last + 1):
                 self._write(run)
                 invariant(False, f"entry {index} at {pos} does not follow entry {last}, which ends at {end}")
             if run and (pos != end or pos % self.file_bytes == 0):
@@ -399,7 +401,7 @@ class LedgerFiles:
     def repair(self, entry: Entry) -> bool:
         """Overwrite a damaged committed entry with a good copy. Returns False if the copy does not fit between its neighbours."""
         index = entry.index
-        if not (0 <= self._begin <= index <= self._end and entry.well_formed and self._good(entry.body)):
+        if not (0 <= self._begin <= index <= self._end and entry.well_formed and self._is_valid_body(entry.body)):
             return False
         file = self.data.find(entry.pos)
         if file is None or not self._begins(entry) or not self._ends(entry, file):
@@ -414,10 +416,10 @@ class LedgerFiles:
     def _begins(self, entry: Entry) -> bool:
         """Whether the entry begins where its predecessor ends; for the first entry, where the index says."""
         if entry.index == self._begin:
-            own = self._unit(entry.index)
-            return own is not None and own.pos == entry.pos
+            unit = self._unit(entry.index)
+            return unit is not None and unit.pos == entry.pos
         before = self._unit(entry.index - 1)
-        return before is not None and place(before.pos + before.size, entry.size, self.file_bytes) == entry.pos
+        return before is not None and entry_position(before.pos + before.size, entry.size, self.file_bytes) == entry.pos
 
     def _ends(self, entry: Entry, file: MappedFile) -> bool:
         """Whether the next entry, a blank record or the end of the log directly follows the entry."""
@@ -426,8 +428,12 @@ class LedgerFiles:
         after = self._unit(entry.index + 1)
         if after is None or after.pos == entry.end_pos:
             return after is not None
-        at, left = entry.end_pos - file.start, file.end - entry.end_pos
-        return after.pos == file.end and left >= BLANK.size and file.view[at : at + BLANK.size] == blank_record(left)
+        at, remaining_bytes = entry.end_pos - file.start, file.end - entry.end_pos
+        return (
+            after.pos == file.end
+            and remaining_bytes >= BLANK.size
+            and file.view[at : at + BLANK.size] == blank_record(remaining_bytes)
+        )
 
     def _file_for(self, pos: int) -> MappedFile:
         """The file that holds pos, created if needed; the previous file is then closed with a blank record (DL-S02)."""
@@ -447,13 +453,13 @@ class LedgerFiles:
         start = pos - pos % self.file_bytes
         for gap in range(self.data.files[-1].end if self.data.files else start, start, self.file_bytes):
             raise StoreError(f"data file {gap} is missing before {start}")
-        made = self._spare
-        if made is None or made.start != start:
+        new_file = self._spare
+        if new_file is None or new_file.start != start:
             self._drop_spare()
-            made = self._make(start)
+            new_file = self._make(start)
         self._spare = None
-        self.data.files.append(made)
-        return made
+        self.data.files.append(new_file)
+        return new_file
 
     @property
     def _last_start(self) -> int:
@@ -634,8 +640,8 @@ def first_used(file: MappedFile) -> int:
     """Position of the first byte of a file that is not zero; -1 if there is none."""
     for at in range(0, file.size_bytes, len(_ZERO_CHUNK)):
         chunk = file.map[at : at + len(_ZERO_CHUNK)]
-        rest = chunk.lstrip(b"\0")
-        if rest:
-            return file.start + at + len(chunk) - len(rest)
+        used_tail = chunk.lstrip(b"\0")
+        if used_tail:
+            return file.start + at + len(chunk) - len(used_tail)
     file.forget_pages(file.end)
     return -1

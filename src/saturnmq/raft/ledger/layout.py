@@ -45,7 +45,7 @@ assert INDEX_UNIT.size == INDEX_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class EntryHeader:
     """The first 48 bytes of an entry."""
 
     magic: int
@@ -63,7 +63,7 @@ class Header:
         return self.magic == BLANK_MAGIC
 
 
-BLANK_HEADER: Final = Header(BLANK_MAGIC, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
+BLANK_HEADER: Final = EntryHeader(BLANK_MAGIC, 0, NO_INDEX, NO_TERM, -1, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def entries_bytes(entries: Iterable[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def read_header(buffer: memoryview, at: int) -> Header:
-    return Header(*HEADER.unpack_from(buffer, at))
+def read_header(buffer: memoryview, at: int) -> EntryHeader:
+    return EntryHeader(*HEADER.unpack_from(buffer, at))
 
 
 def read_entry(buffer: memoryview, at: int) -> Entry:
@@ -110,7 +110,7 @@ def read_entry(buffer: memoryview, at: int) -> Entry:
     return Entry(header.index, header.term, header.pos, body, header.magic, header.channel)
 
 
-def index_unit(entry: Entry | Header) -> bytes:
+def index_unit(entry: Entry | EntryHeader) -> bytes:
     """Encode the index unit of an entry."""
     return INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Host, Message, decode_record, encode_record
-from saturnmq.raft.core.configuration import Configuration, Generation
+from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.state_file import StateFile
@@ -72,32 +72,35 @@ class MembersFile:
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._file = StateFile(folder / "members", disk)
 
-    def write(self, generations: Sequence[Generation]) -> None:
+    def write(self, generations: Sequence[ConfigurationGeneration]) -> None:
         """Replace the file atomically and durably. Raises StoreError."""
         fields = {
             "generations": [
-                {"configurations": [one.fields() for one in generation.known], "begin": generation.begin}
+                {
+                    "configurations": [configuration.fields() for configuration in generation.configurations],
+                    "begin": generation.begin,
+                }
                 for generation in generations
             ]
         }
         self._file.write(json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n")
 
-    def read(self) -> tuple[Generation, ...]:
+    def read(self) -> tuple[ConfigurationGeneration, ...]:
         """The stored generations, oldest first; none in a group that never changed. Raises CorruptRecord, StoreError."""
         return self._file.read(_parse) or ()
 
 
-def _parse(data: bytes) -> tuple[Generation, ...]:
+def _parse(data: bytes) -> tuple[ConfigurationGeneration, ...]:
     return tuple(_generation(fields) for fields in json.loads(data)["generations"])
 
 
-def _generation(fields: dict[str, Any]) -> Generation:
-    found = tuple(Configuration.of_fields(one) for one in fields["configurations"])
-    indexes = [one.index for one in found]
+def _generation(fields: dict[str, Any]) -> ConfigurationGeneration:
+    configurations = tuple(Configuration.of_fields(stored) for stored in fields["configurations"])
+    indexes = [configuration.index for configuration in configurations]
     if indexes != sorted(set(indexes)) or (indexes and indexes[0] < 0):
         raise ValueError("the configurations are not in the order of their indexes")
     begin = fields["begin"]
     if begin is None:
-        return Generation(found)
+        return ConfigurationGeneration(configurations)
     index, term = (int(number) for number in begin)
-    return Generation(found, (LedgerIndex(index), Term(term)))
+    return ConfigurationGeneration(configurations, (LedgerIndex(index), Term(term)))

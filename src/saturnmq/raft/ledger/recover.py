@@ -12,7 +12,7 @@ from typing import Final
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.raft.core.entry import ENTRY_MAGIC
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
-from saturnmq.raft.ledger.layout import Header, IndexUnit
+from saturnmq.raft.ledger.layout import EntryHeader, IndexUnit
 from saturnmq.raft.ledger.walk import Walk
 
 SCANNED_FILES: Final = 3
@@ -23,11 +23,11 @@ class DataFile:
     """start: offset of the file's first byte. head: header there, or of the first entry if the log begins within the file."""
 
     start: int
-    head: Header | None
+    head: EntryHeader | None
 
 
 @dataclass(slots=True)
-class Facts:
+class LedgerFacts:
     """Input of `plan`. header_at: None outside the files. body_is_good: checks the body that belongs to a header.
 
     rewrite_index: rewrite the index units of all entries that are scanned, although they look good.
@@ -35,18 +35,18 @@ class Facts:
 
     files: Sequence[DataFile]
     file_bytes: int
-    header_at: Callable[[int], Header | None]
+    header_at: Callable[[int], EntryHeader | None]
     unit_at: Callable[[int], IndexUnit | None]
-    body_is_good: Callable[[Header], bool]
+    body_is_good: Callable[[EntryHeader], bool]
     rewrite_index: bool = False
 
 
 @dataclass(slots=True)
-class Plan:
+class LedgerPlan:
     """The recovered log: begin_index..end_index, ending at byte end_pos.
 
-    index_from: index units from this index on are rewritten from the headers in `found`. scanned_from: first entry that was read.
-    stopped_by: why recovery stopped there.
+    index_from: index units from this index on are rewritten from the headers in `reindexed`. scanned_from: first entry that was
+    read. stopped_by: why recovery stopped there.
     """
 
     begin_index: LedgerIndex = NO_INDEX
@@ -54,12 +54,12 @@ class Plan:
     end_term: Term = NO_TERM
     end_pos: int = 0
     index_from: LedgerIndex | None = None
-    found: list[Header] = field(default_factory=list)
+    reindexed: list[EntryHeader] = field(default_factory=list)
     scanned_from: LedgerIndex = LedgerIndex(0)
     stopped_by: str = ""
 
 
-def matches(header: Header | None, unit: IndexUnit | None) -> bool:
+def matches(header: EntryHeader | None, unit: IndexUnit | None) -> bool:
     """Whether an index unit agrees with the entry's header."""
     return (
         header is not None
@@ -69,7 +69,7 @@ def matches(header: Header | None, unit: IndexUnit | None) -> bool:
     )
 
 
-def first_file(facts: Facts) -> int:
+def first_file(facts: LedgerFacts) -> int:
     """Number of the file where the scan begins: the third last, or the nearest earlier one that agrees with the index."""
     number = max(len(facts.files) - SCANNED_FILES, 0)
     while number > 0:
@@ -80,48 +80,49 @@ def first_file(facts: Facts) -> int:
     return number
 
 
-def plan(facts: Facts) -> Plan:
+def plan(facts: LedgerFacts) -> LedgerPlan:
     """Find where the valid entries end. Raises CorruptRecord if more than one file with entries would be dropped (DL-S07)."""
-    made = Plan()
+    recovery = LedgerPlan()
     if not facts.files:
-        return made
+        return recovery
     number = first_file(facts)
     first, start = facts.files[number].head, facts.files[number].start
-    known = first is not None and first.magic == ENTRY_MAGIC and start <= first.pos < start + facts.file_bytes
-    pos = first.pos if first is not None and known else start
-    made.end_pos = pos
+    has_entry = first is not None and first.magic == ENTRY_MAGIC and start <= first.pos < start + facts.file_bytes
+    pos = first.pos if first is not None and has_entry else start
+    recovery.end_pos = pos
     walk = Walk(facts.header_at, pos, facts.file_bytes)
     for header in walk:
         if not facts.body_is_good(header):
             walk.stopped_by = "the body is damaged"
             break
-        if made.end_index < 0:
-            made.scanned_from = header.index
-        unknown = facts.rewrite_index or not matches(header, facts.unit_at(header.index))
-        if made.index_from is None and unknown:
-            made.index_from = header.index
-        if made.index_from is not None:
-            made.found.append(header)
-        made.end_index, made.end_term, made.end_pos = header.index, header.term, header.pos + header.size
-    made.stopped_by = walk.stopped_by
-    _check_loss(facts, made)
+        if recovery.end_index < 0:
+            recovery.scanned_from = header.index
+        needs_unit = facts.rewrite_index or not matches(header, facts.unit_at(header.index))
+        if recovery.index_from is None and needs_unit:
+            recovery.index_from = header.index
+        if recovery.index_from is not None:
+            recovery.reindexed.append(header)
+        recovery.end_index, recovery.end_term, recovery.end_pos = header.index, header.term, header.pos + header.size
+    recovery.stopped_by = walk.stopped_by
+    _check_loss(facts, recovery)
     oldest = facts.files[0].head
-    if made.end_index >= 0 and oldest is not None:
-        made.begin_index = oldest.index
-    return made
+    if recovery.end_index >= 0 and oldest is not None:
+        recovery.begin_index = oldest.index
+    return recovery
 
 
-def _check_loss(facts: Facts, made: Plan) -> None:
+def _check_loss(facts: LedgerFacts, recovery: LedgerPlan) -> None:
     """Refuse recovery if several files with entries follow the recovered end.
 
     One such file may be the next file of an interrupted append; more mean damage in the middle of the log.
     """
-    last_kept = made.end_pos - made.end_pos % facts.file_bytes
+    last_kept = recovery.end_pos - recovery.end_pos % facts.file_bytes
     dropped = [
         f.start for f in facts.files if f.start > last_kept and f.head is not None and f.head.magic == ENTRY_MAGIC
     ]
     if len(dropped) > 1:
         raise CorruptRecord(
-            f"the ledger is damaged at {made.end_pos} ({made.stopped_by}), with whole files behind it, from {dropped[0]} on. "
+            f"the ledger is damaged at {recovery.end_pos} ({recovery.stopped_by}), with whole files behind it, "
+            f"from {dropped[0]} on. "
             "Restore the file from another member, or move the ledger away, so that the leader sends it again."
         )

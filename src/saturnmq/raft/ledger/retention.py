@@ -38,7 +38,7 @@ class RetentionSettings:
         return min(self.clean_ratio + FULL_ABOVE_FORCE, FULL_RATIO_MAX)
 
 
-class Disk(Enum):
+class DiskState(Enum):
     """State of the disk, by usage."""
 
     FINE = "fine"
@@ -47,25 +47,25 @@ class Disk(Enum):
     FULL = "full"
 
 
-def disk_state(settings: RetentionSettings, used_ratio: float) -> Disk:
+def disk_state(settings: RetentionSettings, used_ratio: float) -> DiskState:
     """The state for a used fraction of the disk; a negative ratio (disk of unknown size) is FINE."""
     if used_ratio > settings.full_ratio:
-        return Disk.FULL
+        return DiskState.FULL
     if used_ratio > settings.clean_ratio:
-        return Disk.CLEAN
-    return Disk.CHECK if used_ratio > settings.check_ratio else Disk.FINE
+        return DiskState.CLEAN
+    return DiskState.CHECK if used_ratio > settings.check_ratio else DiskState.FINE
 
 
 def files_to_delete(
-    settings: RetentionSettings, modified_ms: Sequence[int], *, now_ms: int, hour: int, disk: Disk
+    settings: RetentionSettings, modified_ms: Sequence[int], *, now_ms: int, hour: int, disk: DiskState
 ) -> int:
-    """How many of the oldest files to delete now; modified_ms: of each file, oldest first. The last file is always kept.
+    """Number of the oldest files to delete now;modified_ms: of each file, oldest first. The last file is always kept.
 
     Expired files are deleted in the hours of deleteWhen, or when disk usage is above the check ratio; above the clean ratio, if
     forced deletion is enabled, files of any age.
     """
-    forced = settings.force_enabled and disk in (Disk.CLEAN, Disk.FULL)
-    if not forced and hour not in settings.delete_hours and disk is Disk.FINE:
+    forced = settings.force_enabled and disk in (DiskState.CLEAN, DiskState.FULL)
+    if not forced and hour not in settings.delete_hours and disk is DiskState.FINE:
         return 0
     reserved_ms = max(settings.reserved_hours, 1) * HOUR_MS
     count = 0

@@ -45,7 +45,7 @@ class Scrub:
     ) -> None:
         self.next_ms = now_ms + FIRST_PASS_AFTER_MS
         self.passes = 0
-        self.found = 0  # damaged entries
+        self.damaged = 0  # damaged entries
         self.repaired = 0
         self._first_repair = -1  # index of the entry that made this member fail before its last start; -1: none
         self._leaderless_since_ms = -1
@@ -118,7 +118,7 @@ class Scrub:
         index = self._index
         if self._reported != index:
             self._reported = index
-            self.found += 1
+            self.damaged += 1
             log.error("damaged entry found member=%s index=%s error=%s", self._settings.self_id, index, error.message)
         if len(node.peers) == 1:
             self._skip()

@@ -9,18 +9,18 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-UNKNOWN = -1.0
+UNKNOWN_RATIO = -1.0
 
 
 def used_ratio(folder: Path) -> float:
-    """The used fraction, 0..1, of the disk that holds a folder, or will hold it once created; UNKNOWN if it has no size.
+    """The used fraction, 0..1, of the disk that holds a folder, or will hold it once created; UNKNOWN_RATIO if it has no size.
 
     Raises OSError.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     usage = shutil.disk_usage(folder)
-    return usage.used / usage.total if usage.total else UNKNOWN
+    return usage.used / usage.total if usage.total else UNKNOWN_RATIO
 
 
 def member_ratio(folder: Path, data_folders: Sequence[Path], read_only: Collection[Path]) -> float:
@@ -30,7 +30,7 @@ def member_ratio(folder: Path, data_folders: Sequence[Path], read_only: Collecti
     accept new files, because one folder with space is enough for the next file. Raises OSError.
     """
     growing = [data for data in data_folders if data not in read_only] or list(data_folders)
-    return max(used_ratio(folder), min(map(used_ratio, growing), default=UNKNOWN))
+    return max(used_ratio(folder), min(map(used_ratio, growing), default=UNKNOWN_RATIO))
 
 
 def takes_files(folder: Path, data_folders: Sequence[Path], read_only: Collection[Path], limit: float) -> bool:

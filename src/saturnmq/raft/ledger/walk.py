@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from saturnmq.raft.core.entry import BLANK_BYTES_MIN, ENTRY_HEADER_BYTES, ENTRY_MAGIC
-from saturnmq.raft.ledger.layout import Header
+from saturnmq.raft.ledger.layout import EntryHeader
 
 END_OF_FILES: Final = "end of the last file"
 NO_ENTRY: Final = "no entry"  # zeros: the unused rest of the last file
 
 
-def fault_of(header: Header, pos: int, before: Header | None, file_bytes: int) -> str:
+def fault_of(header: EntryHeader, pos: int, before: EntryHeader | None, file_bytes: int) -> str:
     """Why this header is not a valid entry at pos after `before`; empty if it is."""
     if header.magic != ENTRY_MAGIC:
         return NO_ENTRY if header.magic == 0 else f"magic {header.magic}"
@@ -43,14 +43,14 @@ class Walk:
     stopped_by: why it stopped there.
     """
 
-    def __init__(self, header_at: Callable[[int], Header | None], pos: int, file_bytes: int) -> None:
+    def __init__(self, header_at: Callable[[int], EntryHeader | None], pos: int, file_bytes: int) -> None:
         self.pos = pos
         self.stopped_by = ""
         self._header_at = header_at
         self._file_bytes = file_bytes
 
-    def __iter__(self) -> Iterator[Header]:
-        before: Header | None = None
+    def __iter__(self) -> Iterator[EntryHeader]:
+        before: EntryHeader | None = None
         while True:
             header = self._header_at(self.pos)
             if header is None:

@@ -23,11 +23,11 @@ from saturnmq.raft.core.messages import (
     ChangeKind,
     ChangeRequest,
     ChangeResponse,
+    DLedgerMessage,
     GetRequest,
     GetResponse,
     HeartBeatRequest,
     HeartBeatResponse,
-    Message,
     MetadataRequest,
     MetadataResponse,
     PushKind,
@@ -84,7 +84,7 @@ _COMMON: Final = {
     "term": "term",
 }
 # Class of the message -> attribute -> JSON key, in addition to the common ones. PUSH requests have their own functions.
-_FIELDS: Final[dict[type[Message], dict[str, str]]] = {
+_FIELDS: Final[dict[type[DLedgerMessage], dict[str, str]]] = {
     VoteRequest: {
         "ledger_end_index": "ledgerEndIndex",
         "ledger_end_term": "ledgerEndTerm",
@@ -145,11 +145,11 @@ def encode(message: Request | Response) -> bytes:
     for attribute, key in _ALL_FIELDS[type(message)].items():
         value = getattr(message, attribute)
         if value is not None:
-            fields[key] = value if type(value) is int or type(value) is str else _plain(value)
+            fields[key] = value if type(value) is int or type(value) is str else _json_value(value)
     return _dumps(fields)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return _base64(value)
     if isinstance(value, IntEnum):
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, tuple):
-        return [one if type(one) is str else _entry_fields(one) for one in value]
+        return [element if type(element) is str else _entry_fields(element) for element in value]
     if isinstance(value, Configuration):
         return value.fields()
     return value
@@ -241,7 +241,7 @@ def _decode(cls: type[Any], body: bytes | None) -> Any:
     return cls(**_values(cls, _object(body)))
 
 
-def _values(cls: type[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _values(cls: type[DLedgerMessage], fields: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for attribute, key in _ALL_FIELDS[cls].items():
         value = fields.get(key)
@@ -284,9 +284,9 @@ def _entry(key: str, value: Any) -> Entry:
     """Decode an entry as sent. The size is the sender's, because COMPARE compares it; CRCs are ignored (DL-F07)."""
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
-    get = value.get
-    index, term, pos, magic = get("index", 0), get("term", 0), get("pos", 0), get("magic", 0)
-    channel, size, body = get("channel", 0), get("size", 0), get("body")
+    field_or = value.get
+    index, term, pos, magic = field_or("index", 0), field_or("term", 0), field_or("pos", 0), field_or("magic", 0)
+    channel, size, body = field_or("channel", 0), field_or("size", 0), field_or("body")
     for number in (index, term, pos, magic, channel, size):
         if type(number) is not int or not -_INT64 <= number < _INT64:
             raise BodyError(f"{key}: index, term, pos, magic, channel and size must be 64-bit integers")

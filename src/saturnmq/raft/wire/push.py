@@ -90,20 +90,20 @@ def _text(data: bytes) -> str:
 
 def _entries(body: bytes, at: int, count: int) -> tuple[Entry, ...]:
     """Decode exactly count entries, which must end at the end of the body."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     unpack, end = HEADER.unpack_from, len(body)
-    while len(found) < count:
+    while len(entries) < count:
         if end - at < ENTRY_HEADER_BYTES:
             break
         magic, size, index, term, pos, channel, _, _, body_len = unpack(body, at)
         stop = at + size
         if size != ENTRY_HEADER_BYTES + body_len or not at < stop <= end:
             break
-        found.append(Entry(index, term, pos, body[at + ENTRY_HEADER_BYTES : stop], magic, channel, size))
+        entries.append(Entry(index, term, pos, body[at + ENTRY_HEADER_BYTES : stop], magic, channel, size))
         at = stop
-    if len(found) != count or at != end:
-        raise BodyError(f"a push says {count} entries in {end} bytes, there are {len(found)} up to {at}")
-    return tuple(found)
+    if len(entries) != count or at != end:
+        raise BodyError(f"a push says {count} entries in {end} bytes, there are {len(entries)} up to {at}")
+    return tuple(entries)
 
 
 def encode_answer(answer: PushResponse) -> bytes:

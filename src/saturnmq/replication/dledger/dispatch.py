@@ -26,7 +26,7 @@ from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
-from saturnmq.raft.ledger.bodies import Body, body_at, entries_in
+from saturnmq.raft.ledger.bodies import EntryBody, body_at, entries_in
 from saturnmq.replication.dledger.change_entries import is_change
 from saturnmq.replication.dledger.entry_check import Quarantine, read_entry_message
 from saturnmq.replication.dledger.log import RaftLog
@@ -136,7 +136,7 @@ class GroupDispatch:
             store.dispatched = body.next_pos
         return True
 
-    def _dispatch_body(self, body: Body) -> None:
+    def _dispatch_body(self, body: EntryBody) -> None:
         """Dispatch a message that another leader appended; quarantine an entry that cannot be dispatched (DL-B13)."""
         store = self.store
         try:

@@ -16,7 +16,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.protocol.names import topic_problem
-from saturnmq.raft.ledger.bodies import Body
+from saturnmq.raft.ledger.bodies import EntryBody
 from saturnmq.replication.records import QUEUES_MAX, check_fields
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _LINES_MAX: Final = 100
 
 
-def read_entry_message(body: Body) -> Message:
+def read_entry_message(body: EntryBody) -> Message:
     """The message of an entry. Raises MessageError if it must not enter queues and index."""
     message = decode_record(body.record)
     if message.physical_offset != body.physical_offset or message.store_bytes != len(body.record):
@@ -52,7 +52,7 @@ class Quarantine:
         self.count = 0
         self.last = -1
 
-    def add(self, body: Body, reason: object) -> None:
+    def add(self, body: EntryBody, reason: object) -> None:
         self.count += 1
         self.last = body.physical_offset
         if self.count <= _LINES_MAX:

@@ -25,7 +25,7 @@ from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
-from saturnmq.raft.ledger.layout import HEADER, Header, read_header
+from saturnmq.raft.ledger.layout import HEADER, EntryHeader, read_header
 from saturnmq.replication.dledger.answer import Answer, ProposedPosition, outcome, refused_by
 from saturnmq.replication.dledger.failure import SyncMark
 from saturnmq.store.files.disk import Disk
@@ -298,5 +298,5 @@ class RaftLog(CommitLog):
         return False
 
 
-def _is_entry(header: Header, pos: int) -> bool:
+def _is_entry(header: EntryHeader, pos: int) -> bool:
     return header.magic == ENTRY_MAGIC and header.pos == pos and header.size == ENTRY_HEADER_BYTES + header.body_len > 0

@@ -16,7 +16,7 @@ from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.driver import RaftMember
-from saturnmq.raft.ledger.bodies import Body, bodies
+from saturnmq.raft.ledger.bodies import EntryBody, bodies
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.message_entries import message_is_good
 from saturnmq.raft.settings import RaftSettings
@@ -229,7 +229,7 @@ def _dispatch(
 
 def _messages(
     raft_log: RaftLog, begin: PhysicalOffset, quarantine: Quarantine, *, check_crc: bool
-) -> Iterator[tuple[Message, Body | None]]:
+) -> Iterator[tuple[Message, EntryBody | None]]:
     """Yield every committed message from an offset on, first of the old log, then with its body of the ledger."""
     if begin < raft_log.divided:
         scan = Scan(begin)
