@@ -117,7 +117,7 @@ def old_bytes_left_behind_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def recovery_not_synced(patch: pytest.MonkeyPatch) -> None:
-    def settle(store: MessageStore, todo: recover.Plan, boundaries: list[int], *, changed: bool) -> None:
+    def settle(store: MessageStore, todo: recover.RecoveryPlan, boundaries: list[int], *, changed: bool) -> None:
         store.begin_maintenance(boundaries)
 
     found = mapped_file.MappedFile.flush

@@ -371,7 +371,7 @@ def test_topic_deleted_during_queue_write_stays_deleted(tmp_path: Path) -> None:
     todo = store.queues.round(0)
     store.delete_topic("gone")
     todo.write(store.disk, store.queues.list_file)
-    todo.done()
+    todo.finish()
     killed(store)
     assert json.loads((tmp_path / "queues.json").read_bytes())["queues"] == {"kept": {"0": [0, 1]}}
     assert not (tmp_path / "consumequeue" / "gone").exists()
@@ -400,7 +400,7 @@ def test_start_interrupted_after_truncation_loses_no_queue(
     store.put(message(b"1"))
     todo = store.queues.round(0)
     todo.write(store.disk, store.queues.list_file)
-    todo.done()
+    todo.finish()
     killed(store)
     with monkeypatch.context() as patch:
         patch.setattr(opening, "good_records", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))

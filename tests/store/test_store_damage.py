@@ -17,7 +17,7 @@ from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.queue import queues
-from saturnmq.store.queue.consume_queue import Pending
+from saturnmq.store.queue.consume_queue import PendingUnits
 from saturnmq.store.recovery import opening
 from saturnmq.store.tools.verify import Weight, verify
 
@@ -322,7 +322,7 @@ def test_interrupted_takeover_of_foreign_store_can_be_repeated(tmp_path: Path, m
     shutil.rmtree(tmp_path / "consumequeue")
     real = queues.write_pending
 
-    def dies(pending: Pending, disk: Disk) -> None:
+    def dies(pending: PendingUnits, disk: Disk) -> None:
         if pending.folder.parent.name == "T":
             real(pending, disk)
             raise StoreError("the process ended")

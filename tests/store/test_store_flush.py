@@ -33,7 +33,7 @@ async def test_each_waiter_times_out_at_its_own_deadline(tmp_path: Path, monkeyp
     await asyncio.sleep(50)  # poll: virtual time
     late = PutStatus.FLUSH_DISK_TIMEOUT
     assert outcomes == [("20 s", late, 20), ("20 s", late, 20), ("40 s", late, 40)]
-    flusher._done(end, 0.0)
+    flusher._flush_ended(end, 0.0)
     assert outcomes[3:] == [("60 s", PutStatus.PUT_OK, 50)], "only what is durable now"
     store.log.when_confirmed(end, 1000, lambda status, _: outcome("durable already", status))
     assert outcomes[4:] == [("durable already", PutStatus.PUT_OK, 50)]
@@ -47,7 +47,7 @@ def test_flush_is_slow_above_half_a_second(tmp_path: Path, caplog: pytest.LogCap
     store = opened(tmp_path)
     flusher = store.log.flusher
     for seconds in (0.1, 0.5, 0.501, 2.0, 0.7):
-        flusher._done(store.log.end, seconds)
+        flusher._flush_ended(store.log.end, seconds)
     assert (flusher.count, store.log.slow_flushes, store.log.slowest_flush_ms) == (5, 3, 2000)
     assert [text for text in caplog.messages if "slow flush" in text] == [
         f"slow flush elapsed_ms={ms} end=0" for ms in (501, 2000, 700)
@@ -60,10 +60,10 @@ async def test_waiter_completes_once_and_cancels_its_timer() -> None:
     loop, outcomes = asyncio.get_running_loop(), []
     waiter = Waiter(5, 10.0, lambda status, reason: outcomes.append((status, reason)))
     waiter.timer = loop.call_later(60, lambda: None)
-    assert not waiter.done
+    assert not waiter.completed
     waiter.complete(PutStatus.PUT_OK)
     waiter.complete(PutStatus.UNKNOWN_ERROR)
-    assert waiter.done and outcomes == [(PutStatus.PUT_OK, "")] and waiter.timer.cancelled()
+    assert waiter.completed and outcomes == [(PutStatus.PUT_OK, "")] and waiter.timer.cancelled()
 
 
 @pytest.mark.spec("FLU-01")

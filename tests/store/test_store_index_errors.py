@@ -164,14 +164,18 @@ def test_header_that_could_not_be_written_is_written_by_the_next_flush(tmp_path:
     disk.failing = {"write"}
     with pytest.raises(OSError, match="Input/output error"):
         file.write_header()
-    assert file.stale
+    assert file.header_pending
     with pytest.raises(StoreError, match=f"cannot write {file.path}: Input/output error"):
         made.begin_flush()
     with pytest.raises(StoreError, match="cannot index offset 200: Input/output error"):
         made.put("T", ["k"], PhysicalOffset(200), NOW + 6)
     disk.failing = set()
     flush(made)
-    assert not file.stale and HEADER.unpack(file.path.read_bytes()[:HEADER_BYTES]) == (before[0], NOW + 5, *before[2:])
+    assert not file.header_pending and HEADER.unpack(file.path.read_bytes()[:HEADER_BYTES]) == (
+        before[0],
+        NOW + 5,
+        *before[2:],
+    )
     made.close()
 
 

@@ -27,7 +27,7 @@ from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.consume_queue import ConsumeQueue, write_pending
 from saturnmq.store.recovery.checkpoint import Note
-from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
+from saturnmq.store.recovery.recover import FileFacts, RecoveryFacts, RecoveryPlan, plan
 
 CL = 4096
 CQ = 200  # ten units per file
@@ -418,20 +418,22 @@ def test_recovery_plan() -> None:
 
     def planned(
         files: list[FileFacts], *, clean: bool, ms: int = 0, note: Note | None = None, **more: Any
-    ) -> Plan | None:
+    ) -> RecoveryPlan | None:
         reach = more.pop("reach", -1)
-        return plan(Facts(files, 100, clean, ms, note, reach, **more))
+        return plan(RecoveryFacts(files, 100, clean, ms, note, reach, **more))
 
     assert planned([], clean=True) is None
-    assert planned(files, clean=True, reach=430) == Plan(200, 400, 430)
-    assert planned(files[:2], clean=True) == Plan(0, 100, 0)
-    assert planned(files, clean=False, ms=1002) == Plan(200, 400, 200)
-    assert planned(files, clean=False, ms=5) == Plan(0, 400, 0)
-    assert planned([FileFacts(0, -1)], clean=False, ms=10**6) == Plan(0, 0, 0)
+    assert planned(files, clean=True, reach=430) == RecoveryPlan(200, 400, 430)
+    assert planned(files[:2], clean=True) == RecoveryPlan(0, 100, 0)
+    assert planned(files, clean=False, ms=1002) == RecoveryPlan(200, 400, 200)
+    assert planned(files, clean=False, ms=5) == RecoveryPlan(0, 400, 0)
+    assert planned([FileFacts(0, -1)], clean=False, ms=10**6) == RecoveryPlan(0, 0, 0)
     note = Note(450, 440, 420, 0, 0, 410)
-    assert planned(files, clean=False, ms=10**9, note=note) == Plan(410, 450, 440)  # offsets take precedence over times
-    assert planned(files, clean=False, note=note, failed_at=300) == Plan(300, 300, 300)
-    assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == Plan(300, 450, 440)
+    assert planned(files, clean=False, ms=10**9, note=note) == RecoveryPlan(
+        410, 450, 440
+    )  # offsets take precedence over times
+    assert planned(files, clean=False, note=note, failed_at=300) == RecoveryPlan(300, 300, 300)
+    assert planned(files[3:], clean=False, note=Note(450, 440, 420, 0, 0, 10)) == RecoveryPlan(300, 450, 440)
     with pytest.raises(CorruptRecord, match="ends at offset 400, but it was on disk up to 450"):
         planned(files[:4], clean=False, note=note)
     with pytest.raises(CorruptRecord, match="has no files, but it was on disk up to offset 450"):

@@ -64,7 +64,7 @@ def flushed(store: MessageStore) -> None:
     """Write the queues but not the note, as a kill some time after a round leaves them."""
     todo = store.queues.round(1)
     todo.write(store.disk, store.queues.list_file)
-    todo.done()
+    todo.finish()
 
 
 def golden(tmp_path: Path) -> Path:

@@ -95,7 +95,7 @@ def written(path: Path, *keys: tuple[str, int]) -> None:
         queues.mark_dirty(key)
     todo = queues.round(0)
     todo.write(queues.disk, queues.list_file)
-    todo.done()
+    todo.finish()
     queues.close()
 
 

@@ -71,7 +71,7 @@ def test_failed_write_among_many_queues_fails_the_round(tmp_path: Path) -> None:
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("saturnmq-queues")]
     assert not (tmp_path / "queues.json").exists()
     assert disk.meetings == 1
-    store.queues.put_back(todo)
+    store.queues.restore_dirty(todo)
     store.close_files()
     again = filled(tmp_path, Disk(), 0)
     assert all(again.queues.by_key["T", number].max_offset == 1 for number in range(QUEUES))

@@ -342,7 +342,7 @@ def test_verify_reports_a_synced_record_that_differs(byte: int, what: str, last:
     flip(log_file(tmp_path), at + byte % size, 0)
     (problem,) = found_by_verify(tmp_path)
     assert (problem.weight, problem.path, problem.offset) == (Weight.DAMAGE, log_file(tmp_path), at)
-    assert what in problem.what and "saturnmq store repair" in problem.next
+    assert what in problem.description and "saturnmq store repair" in problem.next
     flip(log_file(tmp_path), at + byte % size, 0)
     assert found_by_verify(tmp_path) == []
 
@@ -355,7 +355,7 @@ def test_verify_reports_synced_records_that_are_missing(tmp_path: Path) -> None:
         file.write(bytes(sum(places[3]) - places[2][0]))
     (problem,) = found_by_verify(tmp_path)
     assert (problem.weight, problem.offset) == (Weight.DAMAGE, places[2][0])
-    assert "2 records that were synced" in problem.what
+    assert "2 records that were synced" in problem.description
 
 
 @pytest.mark.spec("DUR-09")
@@ -389,7 +389,7 @@ def test_verify_reports_a_log_that_ends_before_what_was_synced(tmp_path: Path) -
         file.write(bytes(sum(places[2]) - places[1][0]))
     (problem,) = found_by_verify(tmp_path)
     assert (problem.weight, problem.offset) == (Weight.DAMAGE, places[1][0])
-    assert f"ends at offset {places[1][0]}, but it was on disk up to {sum(places[2])}" in problem.what
+    assert f"ends at offset {places[1][0]}, but it was on disk up to {sum(places[2])}" in problem.description
 
 
 @pytest.mark.spec("DUR-09")

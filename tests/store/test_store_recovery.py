@@ -17,7 +17,7 @@ from saturnmq.protocol.errors import StoreError, StoreLocked
 from saturnmq.store import FlushDiskType, PutStatus, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.recovery.checkpoint import Note
-from saturnmq.store.recovery.recover import Facts, FileFacts, Plan, plan
+from saturnmq.store.recovery.recover import FileFacts, RecoveryFacts, RecoveryPlan, plan
 from waiting import until
 
 
@@ -98,7 +98,7 @@ def test_recovery_follows_fillers_across_files(tmp_path: Path) -> None:
 def test_crash_recovery_begins_at_newest_file_before_checkpoint() -> None:
     def begin(stored: list[int], checkpoint_ms: int) -> int:
         files = [FileFacts(n * 100, ms) for n, ms in enumerate(stored)]
-        found = plan(Facts(files, 100, False, checkpoint_ms, None, 500, queues_low=500))
+        found = plan(RecoveryFacts(files, 100, False, checkpoint_ms, None, 500, queues_low=500))
         assert found is not None
         return found.verify_from
 
@@ -274,16 +274,16 @@ async def test_flush_request_completes_once_covered(tmp_path: Path) -> None:
 def test_background_flush_due_conditions(tmp_path: Path) -> None:
     store = opened(tmp_path)
     flusher = store.log.flusher
-    assert not flusher.due(0)
+    assert not flusher.is_due(0)
     store.put(message())
-    assert flusher.due(0) and not flusher.due(1)  # one byte is pending, but no full page
+    assert flusher.is_due(0) and not flusher.is_due(1)  # one byte is pending, but no full page
     for _ in range(3):
         store.put(message(b"x" * 1100))
-    assert not flusher.due(5)
+    assert not flusher.is_due(5)
     store.put(message(b"x" * 1100))
-    assert len(store.log.files) == 2 and flusher.due(5)  # the first file is full
+    assert len(store.log.files) == 2 and flusher.is_due(5)  # the first file is full
     flusher.flushed = store.log.end
-    assert not flusher.due(0)
+    assert not flusher.is_due(0)
     store.close_files()
 
 
@@ -291,14 +291,14 @@ def test_background_flush_due_conditions(tmp_path: Path) -> None:
 def test_dispatch_begins_no_earlier_than_log_start() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(3, 6)]
     expired = Note(450, 50, 20, 0, 0, 10)  # dispatched up to 50, where the log began at that time
-    assert plan(Facts(files, 100, False, 0, expired, 450)) == Plan(300, 450, 300)
-    assert plan(Facts(files, 100, True, 0, None, -1)) == Plan(300, 500, 300)
-    assert plan(Facts(files, 100, True, 0, None, 430)) == Plan(300, 500, 430)  # the end of the queues
+    assert plan(RecoveryFacts(files, 100, False, 0, expired, 450)) == RecoveryPlan(300, 450, 300)
+    assert plan(RecoveryFacts(files, 100, True, 0, None, -1)) == RecoveryPlan(300, 500, 300)
+    assert plan(RecoveryFacts(files, 100, True, 0, None, 430)) == RecoveryPlan(300, 500, 430)  # the end of the queues
 
 
 @pytest.mark.spec("DUR-13")
 def test_plan_starts_at_end_of_most_lagging_queue() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
-    assert plan(Facts(files, 100, False, 1003, None, 450, queues_low=120)) == Plan(120, 400, 120)
+    assert plan(RecoveryFacts(files, 100, False, 1003, None, 450, queues_low=120)) == RecoveryPlan(120, 400, 120)
     note = Note(450, 440, 420, 0, 0, 410)
-    assert plan(Facts(files, 100, False, 1003, note, 450, queues_low=120)) == Plan(410, 450, 440)
+    assert plan(RecoveryFacts(files, 100, False, 1003, note, 450, queues_low=120)) == RecoveryPlan(410, 450, 440)

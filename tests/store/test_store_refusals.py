@@ -206,7 +206,7 @@ def test_queue_files_cut_to_one_wrong_length_are_rebuilt_at_start(tmp_path: Path
     for path in _queue_files(tmp_path):
         os.truncate(path, length)
     report = verify(shaped(settings_of(tmp_path), {"mappedFileSizeCommitLog"}))
-    assert any(f"is {length} bytes long, must be {QUEUE_BYTES}" in problem.what for problem in report.problems)
+    assert any(f"is {length} bytes long, must be {QUEUE_BYTES}" in problem.description for problem in report.problems)
     assert readable(tmp_path) == COUNT
 
 

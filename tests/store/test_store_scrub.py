@@ -66,7 +66,7 @@ def test_scrub_finds_each_kind_of_damage_once_and_goes_on(tmp_path: Path, caplog
         store = await filled(tmp_path)
         at = record_starts(store)
         await passes(store, 1)
-        assert not finds(caplog) and store.scrub.found == 0
+        assert not finds(caplog) and store.scrub.damaged == 0
         overwrite(store, at[0] + 100, b"X")  # body
         overwrite(store, at[3] + 4, b"\0")  # magic
         overwrite(store, at[4], (1 << 30).to_bytes(4, "big"))  # length
@@ -74,7 +74,7 @@ def test_scrub_finds_each_kind_of_damage_once_and_goes_on(tmp_path: Path, caplog
         overwrite(store, at[11] + 84, (9).to_bytes(4, "big"))  # body's length, in the last file
         await passes(store, 2)
         assert [offset for offset, _ in finds(caplog)] == [at[0], at[3], at[4], at[7], at[11]]
-        assert store.scrub.found == 5
+        assert store.scrub.damaged == 5
         await passes(store, 3)
         assert len(finds(caplog)) == 5, "each is reported once"
         file = store.log.files[1]
@@ -192,7 +192,7 @@ def test_records_are_read_in_a_thread_before_they_are_checked(tmp_path: Path, mo
         monkeypatch.setattr(scrub, "_check", noted)
         await passes(store, 1)
         assert disk.threads_used == {False} and max(size for _, size in disk.warmed) >= 200_000
-        assert store.scrub.found == 0
+        assert store.scrub.damaged == 0
         await store.stop()
 
     monkeypatch.setattr(scrub_module, "RECENT_BYTES", 0)
@@ -208,7 +208,7 @@ async def test_files_that_retention_deletes_meanwhile_are_passed_over(tmp_path: 
         await store.log.truncate_front("test")
     assert store.min_physical_offset > scrub._at > 0
     await passes(store, 1)
-    assert store.scrub.found == 0 and scrub._at >= store.flushed_offset
+    assert store.scrub.damaged == 0 and scrub._at >= store.flushed_offset
     await store.stop()
 
 
@@ -219,7 +219,7 @@ async def test_records_that_are_not_durable_are_left_out(tmp_path: Path) -> None
     overwrite(store, 4, b"\0")
     scrub = store.scrub
     await scrub._step(1 << 20)
-    assert (scrub.found, scrub._at) == (0, 0)
+    assert (scrub.damaged, scrub._at) == (0, 0)
     store.close_files()
 
 
@@ -252,7 +252,7 @@ def test_garbage_is_reported_a_limited_number_of_times(
         for file in store.log.files:
             file.map[:] = os.urandom(CL)
         await store.scrub._step(1 << 20)
-        assert store.scrub.found == len(finds(caplog)) == 3
+        assert store.scrub.damaged == len(finds(caplog)) == 3
         await store.abort()
 
     monkeypatch.setattr(scrub_module, "FINDS_MAX", 3)

@@ -263,7 +263,7 @@ def test_manifest_says_what_was_saved(tmp_path: Path) -> None:
     )
     assert read_manifest(tmp_path / "saved") == made
     table = json.loads((tmp_path / "saved" / "manifest.json").read_bytes())
-    assert (table["format"], table["source"], table["made"]) == (1, str(tmp_path / "store"), made.made)
+    assert (table["format"], table["source"], table["made"]) == (1, str(tmp_path / "store"), made.created)
     assert made.keys == {
         "storeProfile": "SMALL",
         "mappedFileSizeCommitLog": str(CL),

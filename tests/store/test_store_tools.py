@@ -25,7 +25,7 @@ from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.tools import dump, repair
 from saturnmq.store.tools.scan import index_shape, shaped
-from saturnmq.store.tools.verify import Report, Weight, verify
+from saturnmq.store.tools.verify import VerifyReport, Weight, verify
 
 LOG_BYTES = 4096
 QUEUE_BYTES = 200
@@ -84,7 +84,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def damage(report: Report) -> list[tuple[str, int, int]]:
+def damage(report: VerifyReport) -> list[tuple[str, int, int]]:
     return [(p.path.name, p.at, p.offset) for p in report.problems if p.weight is Weight.DAMAGE]
 
 
@@ -183,7 +183,7 @@ def test_verify_reports_file_byte_and_offset(
     harm(tmp_path, offsets)
     report = verify(settings_of(tmp_path), GIVEN)
     assert not report.sound
-    hits = [problem for problem in report.problems if what in problem.what]
+    hits = [problem for problem in report.problems if what in problem.description]
     assert hits, report.problems
     assert tmp_path in hits[0].path.parents and hits[0].next
     if kind == "log":
@@ -204,7 +204,7 @@ def test_verify_reports_wrong_lengths_and_gaps(tmp_path: Path) -> None:
     os.truncate(log_file(tmp_path, offsets[-1]), LOG_BYTES - 10)
     log_file(tmp_path, LOG_BYTES).unlink()
     os.truncate(tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}", QUEUE_BYTES - 3)
-    whats = " ".join(problem.what for problem in verify(settings_of(tmp_path), GIVEN).problems)
+    whats = " ".join(problem.description for problem in verify(settings_of(tmp_path), GIVEN).problems)
     assert f"is {LOG_BYTES - 10} bytes long, must be {LOG_BYTES}" in whats
     assert f"offsets {LOG_BYTES} to {2 * LOG_BYTES} are missing" in whats
     assert f"is {QUEUE_BYTES - 3} bytes long, must be {QUEUE_BYTES}" in whats
@@ -245,9 +245,11 @@ def test_verify_reports_lost_queue_and_index(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "consumequeue" / "U")
     shutil.rmtree(tmp_path / "index")
     report = verify(settings_of(tmp_path), GIVEN)
-    lost = {str(p.path.relative_to(tmp_path)) for p in report.problems if "is missing" in p.what}
+    lost = {str(p.path.relative_to(tmp_path)) for p in report.problems if "is missing" in p.description}
     assert lost == {"consumequeue/T/1", "consumequeue/U/0", "consumequeue/U/1", "consumequeue/U/2"}
-    assert any("60 records with keys, the first at offset 0, are not in the index" in p.what for p in report.problems)
+    assert any(
+        "60 records with keys, the first at offset 0, are not in the index" in p.description for p in report.problems
+    )
 
 
 GOLDEN = [("broker", 262_144), ("broker-killed", 262_144), ("broker-rollover-ext", 16_384)]
@@ -383,7 +385,9 @@ def test_rebuild_rejects_log_that_a_start_would_cut(tmp_path: Path) -> None:
     torn = offsets[40]
     changed(log_file(tmp_path, torn), torn % LOG_BYTES + 88 + 120 + 1, b"\0")
     before = snapshot(tmp_path)
-    pending = [(p.what, p.offset) for p in verify(settings_of(tmp_path), GIVEN).problems if p.weight is Weight.PENDING]
+    pending = [
+        (p.description, p.offset) for p in verify(settings_of(tmp_path), GIVEN).problems if p.weight is Weight.PENDING
+    ]
     assert ("a record of which a part was not written; it was not on disk yet when the store stopped", torn) in pending
     with pytest.raises(CorruptRecord, match=f"offset {torn}.*a part was not written"):
         repair.rebuild(settings_of(tmp_path))

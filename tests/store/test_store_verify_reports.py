@@ -14,7 +14,7 @@ import pytest
 from test_store_tools import GIVEN, HARMS, LOG_BYTES, changed, filled, log_file, message, settings_of
 
 from saturnmq.store import MessageStore
-from saturnmq.store.tools.verify import PROBLEMS_MAX, Report, Weight, verify
+from saturnmq.store.tools.verify import PROBLEMS_MAX, VerifyReport, Weight, verify
 
 EXPECTED: Final = Path(__file__).with_name("verify_reports.txt")
 Harm = Callable[[Path, list[int]], object]
@@ -86,7 +86,7 @@ FURTHER: dict[str, Harm] = {
 ALL: dict[str, Harm] = {name: harm for name, harm, _, _ in HARMS} | FURTHER
 
 
-def rows(report: Report, root: Path) -> Iterator[str]:
+def rows(report: VerifyReport, root: Path) -> Iterator[str]:
     """The report as text; index files, which are named by local time, by their number."""
     names = (
         {path.name: f"file {number}" for number, path in enumerate(index_files(root))}
@@ -100,7 +100,7 @@ def rows(report: Report, root: Path) -> Iterator[str]:
     for problem in report.problems:
         path = problem.path.relative_to(root)
         shown = path.with_name(names.get(path.name, path.name))
-        what = problem.what.replace(str(root), "ROOT")
+        what = problem.description.replace(str(root), "ROOT")
         yield f"{problem.weight.name} {shown} byte={problem.at} offset={problem.offset}: {what} -> {problem.next}"
 
 
@@ -159,5 +159,5 @@ def test_store_that_never_had_an_index_is_sound(tmp_path: Path) -> None:
     assert report.sound and [(row.weight, row.path, row.offset) for row in report.problems] == [
         (Weight.REMARK, tmp_path / "index", 0)
     ]
-    assert report.problems[0].what.startswith("there is no index: 3 records with keys, the first at offset 0,")
+    assert report.problems[0].description.startswith("there is no index: 3 records with keys, the first at offset 0,")
     assert verify(settings_of(tmp_path, message_index_enable=False), GIVEN).problems == []

@@ -25,12 +25,12 @@ from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools import dump, repair
 from saturnmq.store.tools.dump import Dumped
-from saturnmq.store.tools.repair import Loss, Rebuilt
+from saturnmq.store.tools.repair import LogLoss, Rebuilt
 from saturnmq.store.tools.restore import restore
 from saturnmq.store.tools.scan import Problem, Progress, shaped
 from saturnmq.store.tools.snapshot import again
 from saturnmq.store.tools.snapshot import snapshot as take_snapshot
-from saturnmq.store.tools.verify import FileReport, Report, verify
+from saturnmq.store.tools.verify import FileReport, VerifyReport, verify
 
 _FILES_SHOWN_MAX: Final = 40
 _LEDGER_ADVICE: Final = (
@@ -112,12 +112,12 @@ def _problem_row(problem: Problem) -> dict[str, Any]:
         "file": str(problem.path),
         "byte": problem.at if problem.at >= 0 else None,
         "offset": problem.offset if problem.offset >= 0 else None,
-        "what": problem.what,
+        "what": problem.description,
         "next": problem.next,
     }
 
 
-def _summary(report: Report) -> dict[str, Any]:
+def _summary(report: VerifyReport) -> dict[str, Any]:
     return {
         "store": str(report.root),
         "sound": report.sound,
@@ -133,7 +133,7 @@ def _summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _show_report(report: Report) -> None:
+def _show_report(report: VerifyReport) -> None:
 
     table = Table("file", "bytes", "count", "first", "last", box=None)
     for row in _rows_shown(report.files):
@@ -145,7 +145,7 @@ def _show_report(report: Report) -> None:
     for problem in report.problems:
         position = f" byte {problem.at}" if problem.at >= 0 else ""
         position += f" (offset {problem.offset})" if problem.offset >= 0 else ""
-        write(f"{problem.weight.value}: {problem.path}{position}: {problem.what}")
+        write(f"{problem.weight.value}: {problem.path}{position}: {problem.description}")
         if problem.next:
             write(f"    next: {problem.next}")
     if report.problems_total > len(report.problems):
@@ -194,7 +194,7 @@ def run_repair(args: argparse.Namespace) -> int:
 
     with Watched(args, "read, bytes") as progress:
         if args.at is not None:
-            loss: Loss | None = repair.loss_at(settings, args.at, progress)
+            loss: LogLoss | None = repair.loss_at(settings, args.at, progress)
         else:
             loss = repair.find_loss(settings, progress)
     if loss is None:
@@ -233,7 +233,7 @@ def run_repair(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _loss_text(loss: Loss) -> str:
+def _loss_text(loss: LogLoss) -> str:
     if loss.nothing:
         return "truncation here loses no message: only the length of the file is corrected"
     text = f"truncation at offset {loss.offset} removes {loss.cut_bytes} bytes, in which {loss.records} records are still readable"

@@ -36,7 +36,7 @@ _ORIGINS_MAX: Final = 1000
 
 
 class Origin(Enum):
-    """Permissions of a connection's address.PEER includes what ADMIN permits."""
+    """Permissions of a connection's address. PEER includes what ADMIN permits."""
 
     PEER = "peer"
     ADMIN = "admin"
@@ -127,7 +127,7 @@ class PeerAccess:
             self._thread = None
 
     def origin(self, remote_address: str) -> Origin:
-        """Permissions of a peer's address, `ip:port`.For an address of no member, a look-up starts if one is due."""
+        """Permissions of a peer's address, `ip:port`. For an address of no member, a look-up starts if one is due."""
         address = host_of(remote_address)
         cached_origin = self._origins.get(address)
         if cached_origin is not None:

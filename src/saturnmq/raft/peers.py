@@ -326,7 +326,7 @@ class Peers:
         return self._secret is not None and address is not None and self._secret.knows_another(address, command)
 
     async def ask_state(self, peer: str, timeout_ms: int, self_id: str) -> bytes | None:
-        """Result of the peer's `serve_state`;None if it does not know this request, as Java members. Raises SaturnError.
+        """Result of the peer's `serve_state`; None if it does not know this request, as Java members. Raises SaturnError.
 
         self_id names this member to the peer.
         """

@@ -26,7 +26,7 @@ from saturnmq.store.settings import StoreSettings
 Entry = tuple[bytes, bytes, int]  # body, properties, flag
 
 
-class Target(Protocol):
+class BatchTarget(Protocol):
     """The store that a batch is appended to."""
 
     settings: StoreSettings
@@ -46,13 +46,13 @@ class Target(Protocol):
     def put_failed(self, error: StoreError) -> PutResult: ...
 
 
-def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> PutResult | None:
+def put_entries(store: BatchTarget, common: Message, entries: Sequence[Entry]) -> PutResult | None:
     """Append all entries or none; None if the batch must take the slow path. Errors are returned as a status."""
     topic, limit = common.topic, store.settings.message_bytes_max
     if not store.writable or topic == SCHEDULE_TOPIC or not topic.isascii() or len(topic) > NAME_LENGTH_MAX:
         return None
-    for body, own, _ in entries:
-        if len(body) > limit or len(own) > PROPERTIES_BYTES_MAX or b"\0" in own:
+    for body, properties, _ in entries:
+        if len(body) > limit or len(properties) > PROPERTIES_BYTES_MAX or b"\0" in properties:
             return None
     try:
         queue = store.queues.by_key.get((topic, common.queue_id)) or store.queues.get_or_make(topic, common.queue_id)
@@ -61,22 +61,24 @@ def put_entries(store: Target, common: Message, entries: Sequence[Entry]) -> Put
             return None
         store_ms = store.next_store_ms()
         began = monotonic()
-        places = store.log.append_entries(common, entries, start, store_ms)
+        extents = store.log.append_entries(common, entries, start, store_ms)
         store.append_watch.note(monotonic() - began)
     except StoreError as error:
         return store.put_failed(error)
-    if places is None:
+    if extents is None:
         return None
-    codes = [tags_code(own) for _, own, _ in entries]
-    queue.append_units(start, [(at, size, code) for (at, size), code in zip(places, codes, strict=True)])
+    codes = [tags_code(properties) for _, properties, _ in entries]
+    queue.append_units(start, [(at, size, code) for (at, size), code in zip(extents, codes, strict=True)])
     store.queues.mark_dirty((topic, common.queue_id))
     if store.index_queue is not None:
-        records = [(topic, own, at, store_ms) for (_, own, _), (at, _) in zip(entries, places, strict=True)]
+        records = [
+            (topic, properties, at, store_ms) for (_, properties, _), (at, _) in zip(entries, extents, strict=True)
+        ]
         if not store.index_queue.add_all(records):
             store.refusal = store.index_queue.refusal
     end = store.dispatched = store.log.end
     if store.on_append is not None:
         for next_offset, code in enumerate(codes, start + 1):
             store.on_append(topic, common.queue_id, next_offset, code)
-    offsets = tuple([at for at, _ in places])
+    offsets = tuple([at for at, _ in extents])
     return PutResult(PutStatus.PUT_OK, offsets[0], end - offsets[0], start, store_ms, offsets, common.store_host, end)

@@ -25,7 +25,7 @@ _GAP_BYTES: Final = 16_384
 _BYTES_MAX: Final = 1 << 20  # records read ahead for one get
 
 
-class Source(Protocol):
+class ColdReadStore(Protocol):
     """The store that is read."""
 
     disk: Disk
@@ -36,9 +36,9 @@ class Source(Protocol):
 
 
 def cold_read(
-    store: Source, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
+    store: ColdReadStore, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
 ) -> Callable[[], None] | None:
-    """What a thread must do so that a get of these records does not wait for the disk; None if it does not anyway.
+    """Work for a thread so that a get of these records does not wait for the disk; None if it does not anyway.
 
     Raises StoreError, CorruptRecord.
     """
@@ -52,18 +52,18 @@ def cold_read(
     bytes_max = bytes_max or _BYTES_MAX
     if not queue.is_cached(offset, max_count):
         return partial(_read_queue, store, queue.place_of(offset), max_count * UNIT_BYTES, bytes_max)
-    places = _places(queue.read(offset, max_count), recent, bytes_max)
-    if all(file.is_cached(at, size) for file, at, size in _in_files(commit_log, places)):
+    extents = _extents_of(queue.read(offset, max_count), recent, bytes_max)
+    if all(file.is_cached(at, size) for file, at, size in _in_files(commit_log, extents)):
         return None
-    return partial(_read_records, store, places)
+    return partial(_read_records, store, extents)
 
 
-def _places(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:
+def _extents_of(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:
     """Physical offset and length of the ranges that hold the old records of some units, about bytes_max in all.
 
     Records that lie close together are one range: a look at the page cache takes longer than reading a small gap.
     """
-    places: list[tuple[PhysicalOffset, int]] = []
+    extents: list[tuple[PhysicalOffset, int]] = []
     begin = end = total = 0
     for physical, size, _ in UNIT.iter_unpack(units):
         size = min(size, bytes_max)
@@ -74,18 +74,18 @@ def _places(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOff
             end = physical + size
             continue
         if end > begin:
-            places.append((PhysicalOffset(begin), end - begin))
+            extents.append((PhysicalOffset(begin), end - begin))
         begin, end = physical, physical + size
     if end > begin:
-        places.append((PhysicalOffset(begin), end - begin))
-    return places
+        extents.append((PhysicalOffset(begin), end - begin))
+    return extents
 
 
 def _in_files(
-    commit_log: ReadableLog, places: list[tuple[PhysicalOffset, int]]
+    commit_log: ReadableLog, extents: list[tuple[PhysicalOffset, int]]
 ) -> Iterator[tuple[MappedFile, int, int]]:
     """File, position in it and length of the ranges; a range that goes beyond a file is split."""
-    for physical, size in places:
+    for physical, size in extents:
         end = PhysicalOffset(physical + size)
         while physical < end:
             file = commit_log.file_at(physical)
@@ -96,18 +96,18 @@ def _in_files(
             physical = PhysicalOffset(stop)
 
 
-def _read_queue(store: Source, place: tuple[Path, int], size_bytes: int, bytes_max: int) -> None:
+def _read_queue(store: ColdReadStore, location: tuple[Path, int], size_bytes: int, bytes_max: int) -> None:
     """In a thread: read units from their file, then their records."""
-    path, at = place
+    path, at = location
     try:
         units = store.disk.read_file(path, at, size_bytes)
     except OSError:
         return  # deleted meanwhile; the get finds out
     whole = len(units) - len(units) % UNIT_BYTES
-    _read_records(store, _places(units[:whole], store.log.end, bytes_max))
+    _read_records(store, _extents_of(units[:whole], store.log.end, bytes_max))
 
 
-def _read_records(store: Source, places: list[tuple[PhysicalOffset, int]]) -> None:
+def _read_records(store: ColdReadStore, extents: list[tuple[PhysicalOffset, int]]) -> None:
     """In a thread: read records into the page cache."""
-    for file, at, size in _in_files(store.log, places):
+    for file, at, size in _in_files(store.log, extents):
         file.warm(at, size)

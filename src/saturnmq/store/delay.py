@@ -17,19 +17,19 @@ UNKNOWN_LEVEL_MS: Final = 1000
 
 @lru_cache(maxsize=16)
 def delay_levels(text: str) -> tuple[int, ...]:
-    """Durations in ms of levels 1, 2, ... of `messageDelayLevel`, e.g. "1s 5s 1m". Raises ValueError naming the bad word."""
+    """Durations in ms of levels 1, 2, ... of `messageDelayLevel`, e.g. "1s 5s 1m". Raises ValueError naming the bad duration."""
     levels = []
-    for word in text.split():
-        if word[-1] not in _UNIT_MS or not word[:-1].isdigit():
-            raise ValueError(f"messageDelayLevel: {word!r} is not a number followed by s, m, h or d")
-        levels.append(int(word[:-1]) * _UNIT_MS[word[-1]])
+    for duration in text.split():
+        if duration[-1] not in _UNIT_MS or not duration[:-1].isdigit():
+            raise ValueError(f"messageDelayLevel: {duration!r} is not a number followed by s, m, h or d")
+        levels.append(int(duration[:-1]) * _UNIT_MS[duration[-1]])
     return tuple(levels)
 
 
 def due_ms(level: int, stored_ms: int, levels: tuple[int, ...]) -> int:
     """Delivery time (Unix ms) of a message stored at stored_ms with a delay level; an unknown level counts as 1 s."""
-    known = 1 <= level <= len(levels)
-    return stored_ms + (levels[level - 1] if known else UNKNOWN_LEVEL_MS)
+    is_defined = 1 <= level <= len(levels)
+    return stored_ms + (levels[level - 1] if is_defined else UNKNOWN_LEVEL_MS)
 
 
 def wake_ms(message: Message) -> int:

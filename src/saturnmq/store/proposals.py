@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 PROPOSAL_BYTES: Final = 65_536  # of bodies per proposal, so that early puts do not wait for entries of a later push
 
 
-class Target(Store, Protocol):
+class ProposalTarget(Store, Protocol):
     """The store that a batch appends to."""
 
     def target_of(self, message: Message) -> ConsumeQueue | PutResult | None: ...
@@ -40,7 +40,7 @@ class _Proposed(NamedTuple):
 class ProposalBatch:
     """The puts of one event-loop iteration; the callback of each put is called exactly once, with a result or an error."""
 
-    def __init__(self, store: Target) -> None:
+    def __init__(self, store: ProposalTarget) -> None:
         self._store = store
         self.waiting: list[tuple[Message, Confirmed]] = []
 
@@ -76,7 +76,7 @@ class ProposalBatch:
     def _propose(self, part: list[_Proposed]) -> None:
         store = self._store
         try:
-            position = store.append_all([one.message for one in part], [one.queue for one in part])
+            position = store.append_all([proposed.message for proposed in part], [proposed.queue for proposed in part])
         except AppendRefused as error:
             refused, single = PutResult(error.status, reason=error.message), error.single
         except Exception as error:  # the senders wait for a result
@@ -89,8 +89,8 @@ class ProposalBatch:
                 store.log.when_confirmed(position, timeout_ms, lambda *outcome: _complete_all(part, *outcome))
             return
         if single and len(part) > 1:
-            for one in part:
-                self._propose([one])
+            for proposed in part:
+                self._propose([proposed])
         else:
             _complete_all(part, refused.status, refused.reason)
 
@@ -98,9 +98,9 @@ class ProposalBatch:
 def _parts(ready: list[_Proposed]) -> Iterator[list[_Proposed]]:
     part: list[_Proposed] = []
     size = 0
-    for one in ready:
-        part.append(one)
-        size += len(one.message.body)
+    for proposed in ready:
+        part.append(proposed)
+        size += len(proposed.message.body)
         if size >= PROPOSAL_BYTES:
             yield part
             part, size = [], 0
@@ -114,8 +114,8 @@ def _failed(count: int, error: Exception) -> PutResult:
 
 
 def _complete_all(part: list[_Proposed], status: PutStatus, reason: str) -> None:
-    for one in part:
-        _complete(one.callback, status, reason)
+    for proposed in part:
+        _complete(proposed.callback, status, reason)
 
 
 def _complete(callback: Confirmed, status: PutStatus, reason: str) -> None:

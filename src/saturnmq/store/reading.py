@@ -36,14 +36,14 @@ _SCAN_BYTES_MIN: Final = 16_000  # consume queue bytes examined for one pull (BP
 # CPU time that a filter may take in one event-loop iteration; the next pull continues where this one stopped
 FILTER_SECONDS_MAX: Final = 0.02
 _FILTER_STEP: Final = 16  # messages between two checks of the time limit
-_PLACE: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
-# As _PLACE, plus sys flag and, for a record with IPv4 hosts, the body's length.
-_PLACE_AND_BODY: Final = struct.Struct(">ii4xi4xqqi44xi")
+_HEAD: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
+# As _HEAD, plus sys flag and, for a record with IPv4 hosts, the body's length.
+_HEAD_AND_BODY: Final = struct.Struct(">ii4xi4xqqi44xi")
 _AT_BODY: Final = 88
 _HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
-class Source(Protocol):
+class ReadableStore(Protocol):
     """The store that is read."""
 
     settings: StoreSettings
@@ -69,7 +69,7 @@ class HasLog(Protocol):
 
 
 def get(
-    store: Source,
+    store: ReadableStore,
     topic: str,
     queue_id: int,
     offset: QueueOffset,
@@ -130,7 +130,7 @@ def _by_address(
 
 
 def _gather(
-    store: Source,
+    store: ReadableStore,
     result: GetResult,
     units: bytes,
     queue_id: int,
@@ -174,15 +174,15 @@ def _gather(
         if properties is None:
             if not start <= physical < end:
                 start, end, piece = commit_log.piece_at(physical)  # once per file, not per record
-            place = _PLACE.unpack_from(piece, physical - start) if start <= physical <= end - _PLACE.size else None
+            head = _HEAD.unpack_from(piece, physical - start) if start <= physical <= end - _HEAD.size else None
             meant = (size, MESSAGE_MAGIC, queue_id, offset + scanned, physical)
-            if place != meant or (settings.check_crc_on_read and not _intact(store, physical, size)):
+            if head != meant or (settings.check_crc_on_read and not _intact(store, physical, size)):
                 if not count:
                     raise _no_record(queue_id, offset + scanned, physical, size)
                 break
         scanned += 1
         if accept_record is not None and not (
-            _wanted(store, physical, size, accept_record) if properties is None else accept_record(properties)
+            _passes_filter(store, physical, size, accept_record) if properties is None else accept_record(properties)
         ):
             if not scanned % _FILTER_STEP and thread_time() > until:
                 break
@@ -210,7 +210,7 @@ def _transfer_limits(
     return (settings.transfer_bytes_in_disk, settings.transfer_count_in_disk), in_memory
 
 
-def _views(store: Source, ranges: list[list[PhysicalOffset]]) -> Iterator[memoryview]:
+def _views(store: ReadableStore, ranges: list[list[PhysicalOffset]]) -> Iterator[memoryview]:
     """The bytes of the ranges as views, split at file boundaries of the log."""
     file_bytes = store.log.file_bytes
     for start, end in ranges:
@@ -225,9 +225,9 @@ def _views(store: Source, ranges: list[list[PhysicalOffset]]) -> Iterator[memory
 def place_of(store: HasLog, physical: PhysicalOffset) -> tuple[int, int, QueueOffset] | None:
     """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""
     start, end, piece = store.log.piece_at(physical)
-    if not start <= physical <= end - _PLACE.size:
+    if not start <= physical <= end - _HEAD.size:
         return None
-    size, magic, queue_id, queue_offset, its_offset = _PLACE.unpack_from(piece, physical - start)
+    size, magic, queue_id, queue_offset, its_offset = _HEAD.unpack_from(piece, physical - start)
     return (size, queue_id, queue_offset) if magic == MESSAGE_MAGIC and its_offset == physical else None
 
 
@@ -239,7 +239,7 @@ def _no_record(queue_id: int, queue_offset: int, physical: PhysicalOffset, size:
 
 
 def _properties_in_place(
-    store: Source, physical: PhysicalOffset, size: int, queue_id: int, queue_offset: int
+    store: ReadableStore, physical: PhysicalOffset, size: int, queue_id: int, queue_offset: int
 ) -> bytes | None:
     """Check the record against its unit and return its encoded properties in one step.
 
@@ -248,8 +248,8 @@ def _properties_in_place(
     record = store.log.view(physical, size)
     if record is None or size < RECORD_FIXED_BYTES or store.settings.check_crc_on_read:
         return None
-    *place, sys_flag, body_bytes = _PLACE_AND_BODY.unpack_from(record)
-    if place != [size, MESSAGE_MAGIC, queue_id, queue_offset, physical] or sys_flag & _HOSTS_V6:
+    *head, sys_flag, body_bytes = _HEAD_AND_BODY.unpack_from(record)
+    if head != [size, MESSAGE_MAGIC, queue_id, queue_offset, physical] or sys_flag & _HOSTS_V6:
         return None
     at = _AT_BODY + body_bytes
     if not _AT_BODY <= at < size:
@@ -260,7 +260,7 @@ def _properties_in_place(
     return bytes(record[at + 2 :])
 
 
-def properties_at(store: Source, physical: PhysicalOffset, size: int) -> bytes | None:
+def properties_at(store: ReadableStore, physical: PhysicalOffset, size: int) -> bytes | None:
     """The encoded properties of the record at an offset; None if it cannot be decoded."""
     record = store.log.view(physical, size)
     try:
@@ -269,7 +269,9 @@ def properties_at(store: Source, physical: PhysicalOffset, size: int) -> bytes |
         return None
 
 
-def _wanted(store: Source, physical: PhysicalOffset, size: int, accept_record: Callable[[bytes], bool]) -> bool:
+def _passes_filter(
+    store: ReadableStore, physical: PhysicalOffset, size: int, accept_record: Callable[[bytes], bool]
+) -> bool:
     """Evaluate the filter on a record that matches its unit.
 
     A record whose properties cannot be decoded is delivered, so the consumer notices the damage, as it does without a filter.
@@ -278,7 +280,7 @@ def _wanted(store: Source, physical: PhysicalOffset, size: int, accept_record: C
     return properties is None or accept_record(properties)
 
 
-def _intact(store: Source, physical: PhysicalOffset, size: int) -> bool:
+def _intact(store: ReadableStore, physical: PhysicalOffset, size: int) -> bool:
     record = store.log.view(physical, size)
     if record is None:
         return False
@@ -289,14 +291,14 @@ def _intact(store: Source, physical: PhysicalOffset, size: int) -> bool:
     return True
 
 
-def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
+def offset_by_time(store: ReadableStore, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
     """Implement `MessageStore.offset_by_time`."""
     queue = store.queues.get((topic, queue_id))
     if queue is None or queue.max_offset == queue.min_offset:
         return QueueOffset(0)
     low, high = queue.min_offset, QueueOffset(queue.max_offset - 1)
-    left = right = NO_QUEUE_OFFSET
-    left_ms = right_ms = -1
+    earlier = later = NO_QUEUE_OFFSET
+    earlier_ms = later_ms = -1
     while low <= high:
         middle = QueueOffset((low + high) // 2)
         stored_ms = store.store_time(topic, queue_id, middle)
@@ -305,26 +307,26 @@ def offset_by_time(store: Source, topic: str, queue_id: int, timestamp_ms: int) 
         if stored_ms == timestamp_ms:
             return middle
         if stored_ms > timestamp_ms:
-            right, right_ms, high = middle, stored_ms, QueueOffset(middle - 1)
+            later, later_ms, high = middle, stored_ms, QueueOffset(middle - 1)
         else:
-            left, left_ms, low = middle, stored_ms, QueueOffset(middle + 1)
-    if left < 0:
-        return right
-    if right < 0:
-        return left
-    return right if timestamp_ms - left_ms > right_ms - timestamp_ms else left
+            earlier, earlier_ms, low = middle, stored_ms, QueueOffset(middle + 1)
+    if earlier < 0:
+        return later
+    if later < 0:
+        return earlier
+    return later if timestamp_ms - earlier_ms > later_ms - timestamp_ms else earlier
 
 
-def query(store: Source, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[QueryResult]:
+def query(store: ReadableStore, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[QueryResult]:
     """Implement `MessageStore.query_steps`."""
     result = QueryResult()
     if store.index is None:
         return result
     store.put_in_index()
     result.last_update_ms, result.last_update_offset = store.index.last_update
-    asked = max(1, min(max_count, store.settings.query_count_max))
+    count_max = max(1, min(max_count, store.settings.query_count_max))
     for _ in range(_QUERY_TRIES):
-        offsets = yield from store.index.search(topic, key, asked, begin_ms, end_ms)
+        offsets = yield from store.index.search(topic, key, count_max, begin_ms, end_ms)
         if not offsets:
             break
         total = 0

@@ -12,7 +12,7 @@ from saturnmq.store.results import PutStatus
 from saturnmq.store.settings import StoreSettings
 
 
-class Replicas(Protocol):
+class ReplicaAcks(Protocol):
     """Where else records are stored."""
 
     def when_acknowledged(self, position: Position, callback: Confirmed) -> None:
@@ -22,12 +22,12 @@ class Replicas(Protocol):
         """More records can be sent, for which puts wait."""
 
 
-class _Both:
+class _DiskAndReplica:
     """Two outcomes; a bad one of the replica counts more than one of the disk (SW-02)."""
 
     __slots__ = ("_callback", "_disk", "_replica", "_replicas")
 
-    def __init__(self, replicas: Replicas, callback: Confirmed) -> None:
+    def __init__(self, replicas: ReplicaAcks, callback: Confirmed) -> None:
         self._replicas = replicas
         self._callback = callback
         self._disk: tuple[PutStatus, str] | None = None
@@ -61,11 +61,11 @@ class Store(Protocol):
     def confirms_at_once(self) -> bool: ...
 
 
-def when_replicated(store: Store, replicas: Replicas, position: Position, callback: Confirmed) -> None:
+def when_replicated(store: Store, replicas: ReplicaAcks, position: Position, callback: Confirmed) -> None:
     """Run the callback once, when a replica and, with SYNC_FLUSH, this disk have everything before the position, or failed."""
     if store.confirms_at_once:
         replicas.when_acknowledged(position, callback)
         return
-    both = _Both(replicas, callback)
-    store.log.when_confirmed(position, store.settings.sync_flush_timeout_ms, both.on_disk)
-    replicas.when_acknowledged(position, both.on_replica)
+    confirmation = _DiskAndReplica(replicas, callback)
+    store.log.when_confirmed(position, store.settings.sync_flush_timeout_ms, confirmation.on_disk)
+    replicas.when_acknowledged(position, confirmation.on_replica)

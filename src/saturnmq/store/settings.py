@@ -20,13 +20,13 @@ QUEUE_EXTENSION_BYTES_MIN: Final = 64  # a unit with the default bit map, plus t
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the bad word."""
+    """Hours of `deleteWhen`, for example "04" or "02;14" (DEL-02). Raises ValueError naming the bad hour."""
     hours = set()
-    for word in text.split(";"):
-        if word.strip():
-            if not word.strip().isdigit() or int(word) > 23:
-                raise ValueError(f"deleteWhen: {word.strip()!r} is not an hour from 00 to 23")
-            hours.add(int(word))
+    for hour in text.split(";"):
+        if hour.strip():
+            if not hour.strip().isdigit() or int(hour) > 23:
+                raise ValueError(f"deleteWhen: {hour.strip()!r} is not an hour from 00 to 23")
+            hours.add(int(hour))
     return frozenset(hours)
 
 

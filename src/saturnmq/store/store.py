@@ -65,7 +65,7 @@ from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.recovery.hints import start_refusal
 from saturnmq.store.recovery.recover import SkipLog, messages_from
-from saturnmq.store.replicas import Replicas, when_replicated
+from saturnmq.store.replicas import ReplicaAcks, when_replicated
 from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
 from saturnmq.store.settings import FlushDiskType, StoreSettings
 
@@ -126,7 +126,7 @@ class MessageStore:
         # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
         self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
         self.acknowledges_at_once = self.confirms_at_once  # not with SYNC_MASTER
-        self.replicas: Replicas | None = None
+        self.replicas: ReplicaAcks | None = None
         self.queues = QueueTable(
             settings.consume_queue_dir,
             settings.consume_queue_bytes,
@@ -390,8 +390,8 @@ class MessageStore:
 
     def code_of(self, message: Message) -> int:
         """Tags code of the message's consume queue unit; for a delayed message, its delivery time in ms."""
-        due = delivery_code(message, self.settings.message_delay_level)
-        return tags_code(message.properties_raw) if due is None else due
+        delivery_ms = delivery_code(message, self.settings.message_delay_level)
+        return tags_code(message.properties_raw) if delivery_ms is None else delivery_ms
 
     def discard_unconfirmed(self) -> None:
         """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
@@ -406,7 +406,7 @@ class MessageStore:
             if result is not None:
                 return result
         return self.put_batch(
-            [replace(common, body=body, properties_raw=own, flag=flag) for body, own, flag in entries]
+            [replace(common, body=body, properties_raw=properties, flag=flag) for body, properties, flag in entries]
         )
 
     def _refuse(self, message: Message) -> PutResult | None:
@@ -536,7 +536,7 @@ class MessageStore:
         else:
             when_replicated(self, self.replicas, result.end_offset, callback)
 
-    def replicate_before_acknowledgement(self, replicas: Replicas) -> None:
+    def replicate_before_acknowledgement(self, replicas: ReplicaAcks) -> None:
         """Acknowledge later sends that wait once a replica has them, too (SYNC_MASTER)."""
         self.replicas = replicas
         self.acknowledges_at_once = False
@@ -607,7 +607,7 @@ class MessageStore:
     def cold_read(
         self, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
     ) -> Callable[[], None] | None:
-        """What to run in `disk.read_threads` so that `get` does not wait for the disk; None if it does not anyway."""
+        """Work for `disk.read_threads` so that `get` does not wait for the disk; None if it does not anyway."""
         return cold.cold_read(self, topic, queue_id, offset, max_count, bytes_max)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
@@ -620,10 +620,10 @@ class MessageStore:
 
     def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:
         """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
-        place = reading.place_of(self, physical_offset)
-        if place is None or place[0] < RECORD_FIXED_BYTES or (size is not None and size != place[0]):
+        head = reading.place_of(self, physical_offset)
+        if head is None or head[0] < RECORD_FIXED_BYTES or (size is not None and size != head[0]):
             return None
-        view = self.log.view(physical_offset, place[0])
+        view = self.log.view(physical_offset, head[0])
         return bytes(view) if view is not None else None
 
     # ---- offsets

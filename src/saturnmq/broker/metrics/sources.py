@@ -62,7 +62,7 @@ class Sources:
     def damaged_records(self) -> int:
         """Damaged records of the log, and of a member's ledger, that the scrub has found."""
         member = self.replicas.log.member if isinstance(self.replicas, GroupMember) else None
-        return self.store.scrub.found + (member.damaged_entries if member is not None else 0)
+        return self.store.scrub.damaged + (member.damaged_entries if member is not None else 0)
 
     @property
     def stats(self) -> Stats:

@@ -98,7 +98,7 @@ class ConfigurationGeneration:
 
 
 class ConfigurationCodec(Protocol):
-    """Encoding of a configuration as the body of an entry.decode: None for every other body; the index is not part of it."""
+    """Encoding of a configuration as the body of an entry. decode: None for every other body; the index is not part of it."""
 
     def encode(self, configuration: Configuration) -> bytes: ...
 

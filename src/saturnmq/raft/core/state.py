@@ -118,7 +118,7 @@ class MemberState:
 
     @property
     def quorum_others(self) -> int:
-        """Number of other voters that form a quorum,together with this member if it votes."""
+        """Number of other voters that form a quorum, together with this member if it votes."""
         return len(self.voters) // 2 + 1 - self.votes
 
     @property

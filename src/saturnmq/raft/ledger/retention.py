@@ -59,7 +59,7 @@ def disk_state(settings: RetentionSettings, used_ratio: float) -> DiskState:
 def files_to_delete(
     settings: RetentionSettings, modified_ms: Sequence[int], *, now_ms: int, hour: int, disk: DiskState
 ) -> int:
-    """Number of the oldest files to delete now;modified_ms: of each file, oldest first. The last file is always kept.
+    """Number of the oldest files to delete now; modified_ms: of each file, oldest first. The last file is always kept.
 
     Expired files are deleted in the hours of deleteWhen, or when disk usage is above the check ratio; above the clean ratio, if
     forced deletion is enabled, files of any age.

@@ -218,7 +218,7 @@ def _dispatch(
         if written % _UNITS_KEPT == 0:
             todo = store.queues.round(1)
             todo.write(store.disk, store.queues.list_file)
-            todo.done()
+            todo.finish()
         if progress is not None and message.physical_offset - reported >= _STEP_BYTES:
             reported = message.physical_offset
             progress(reported - raft_log.first_position, raft_log.committed_pos - raft_log.first_position)
@@ -282,7 +282,7 @@ def _settle(store: MessageStore, start: PhysicalOffset) -> None:
     """Flush what recovery wrote, then write the checkpoint note that records it."""
     todo = store.queues.round(0)
     todo.write(store.disk, store.queues.list_file)
-    todo.done()
+    todo.finish()
     if store.index is not None and store.index_queue is not None:
         store.index_queue.put_all()
         snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))

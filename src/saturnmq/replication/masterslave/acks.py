@@ -1,4 +1,4 @@
-"""Offsets that the connected slaves have stored,and the sends that wait for one of them (SYNC_MASTER).
+"""Offsets that the connected slaves have stored, and the sends that wait for one of them (SYNC_MASTER).
 
 Every connection has an offset of its own, and only offsets of open connections count: a send is acknowledged if a slave that is
 connected has its record. Any one slave is enough.

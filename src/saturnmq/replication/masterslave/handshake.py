@@ -1,4 +1,4 @@
-"""Opening of a connection to the HA port,when SaturnMQ is at both ends: TLS, a proof of the shared secret, or both.
+"""Opening of a connection to the HA port, when SaturnMQ is at both ends: TLS, a proof of the shared secret, or both.
 
 A slave that uses neither begins with its first report, like one of Apache RocketMQ. Any other sends an opening of 8 bytes and
 continues once the master has repeated them, first with the TLS handshake, then with its introduction. A Java master reads an

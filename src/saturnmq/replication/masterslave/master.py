@@ -372,7 +372,7 @@ class HaMaster:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds that a refused connection is kept;0 if there are too many of them."""
+        """Seconds that a refused connection is kept; 0 if there are too many of them."""
         return PAUSE_SECONDS if len(self._refused) <= REFUSED_MAX else 0
 
     def _forget(self, connection: SlaveConnection) -> bool:

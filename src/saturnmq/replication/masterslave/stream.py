@@ -32,7 +32,7 @@ OFFSET_MAX: Final = 1 << 62
 
 
 class Extent(NamedTuple):
-    """The part of a log that can be sent:offset of the first byte, offset after the last one, length of a file in bytes."""
+    """The part of a log that can be sent: offset of the first byte, offset after the last one, length of a file in bytes."""
 
     first: PhysicalOffset
     end: PhysicalOffset

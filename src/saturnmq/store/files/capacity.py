@@ -1,4 +1,4 @@
-"""How much of the file systems is used, and how much memory the machine has.
+"""Used share of the file systems, and the machine's memory.
 
 Requirements: DEL-04, DEL-05, ST-20, BP-04.
 """

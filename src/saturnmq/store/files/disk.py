@@ -39,9 +39,9 @@ _OPEN_PAUSES_S: Final = (0.01, 0.04, 0.15)
 T = TypeVar("T")
 
 
-def open_error(what: str, error: OSError) -> StoreError:
+def open_error(failure: str, error: OSError) -> StoreError:
     """The error for a file that could not be opened, created or mapped: OutOfDescriptors, DiskFull or StoreError."""
-    text = f"{what}: {error.strerror}"
+    text = f"{failure}: {error.strerror}"
     if error.errno in _NO_DESCRIPTOR:
         return OutOfDescriptors(text)
     return DiskFull(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError(text)
@@ -116,10 +116,10 @@ class Disk:
                 with contextlib.suppress(PermissionError):  # not writable: the folder is older than the store
                     self.sync_folder(folder.parent)
                 self._safe_folders.add(folder)
-            for made in reversed(missing):
-                self.make_one_folder(made)
-                self.sync_folder(made.parent)
-                self._safe_folders.add(made)
+            for new_folder in reversed(missing):
+                self.make_one_folder(new_folder)
+                self.sync_folder(new_folder.parent)
+                self._safe_folders.add(new_folder)
         except OSError as error:
             raise open_error(f"cannot create folder {path}", error) from error
 
@@ -185,11 +185,11 @@ class Disk:
         try:
             while size_bytes > 0:
                 count = min(size_bytes, len(buffer))
-                done = os.preadv(fd, [memoryview(buffer)[:count]], at, _NOWAIT)
-                if done < count:
-                    return not done  # 0: the end of the file
-                at += done
-                size_bytes -= done
+                read_bytes = os.preadv(fd, [memoryview(buffer)[:count]], at, _NOWAIT)
+                if read_bytes < count:
+                    return not read_bytes  # 0: the end of the file
+                at += read_bytes
+                size_bytes -= read_bytes
         except BlockingIOError:
             return False
         except (OSError, AttributeError):  # a file system or a system without RWF_NOWAIT
@@ -200,17 +200,17 @@ class Disk:
         """Read a range into the page cache; the data is not used, so an error is not reported. Safe in a thread."""
         buffer = bytearray(min(size_bytes, _PROBE_BYTES))
         with contextlib.suppress(OSError):
-            while size_bytes > 0 and (done := os.preadv(fd, [buffer], at)) > 0:
-                at += done
-                size_bytes -= done
+            while size_bytes > 0 and (read_bytes := os.preadv(fd, [buffer], at)) > 0:
+                at += read_bytes
+                size_bytes -= read_bytes
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         """Write all of data at a position. Raises OSError."""
         view = memoryview(data)
         while len(view):
-            done = os.pwrite(fd, view, at)
-            at += done
-            view = view[done:]
+            written_bytes = os.pwrite(fd, view, at)
+            at += written_bytes
+            view = view[written_bytes:]
 
     def sync(self, fd: int) -> None:
         """Make durable what was written through this descriptor and mappings of it (fdatasync). Raises OSError."""

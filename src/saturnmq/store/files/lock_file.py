@@ -50,7 +50,7 @@ class LockFile:
 
     def _holder(self) -> int:
         try:
-            return _asked(self._fd)[1]
+            return _conflicting_lock(self._fd)[1]
         except OSError:
             return 0
 
@@ -73,7 +73,7 @@ class LockFile:
         except OSError as error:
             raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
         try:
-            kind, pid = _asked(fd)
+            kind, pid = _conflicting_lock(fd)
         except OSError:
             return 0
         finally:
@@ -81,9 +81,9 @@ class LockFile:
         return None if kind == fcntl.F_UNLCK else pid
 
     def _locked(self, pid: int) -> StoreLocked:
-        who = f"process {pid}" if pid else "another process"
+        owner = f"process {pid}" if pid else "another process"
         return StoreLocked(
-            f"Lock failed,MQ already started: store {self.path.parent} is in use by {who}.",
+            f"Lock failed,MQ already started: store {self.path.parent} is in use by {owner}.",
             hint="Stop it, or give this one another folder (option --data, key storePathRootDir).",
         )
 
@@ -95,7 +95,7 @@ class LockFile:
             self._fd = -1
 
 
-def _asked(fd: int) -> tuple[int, int]:
+def _conflicting_lock(fd: int) -> tuple[int, int]:
     """(type, process id) of the lock that conflicts with ours; type F_UNLCK if none does. Raises OSError."""
     answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)))
     return int(answer[0]), int(answer[4])

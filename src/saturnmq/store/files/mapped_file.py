@@ -29,7 +29,7 @@ class MappedFile:
     target: where writes go: the mapping, or a buffer of the transient pool that is committed to the mapping later.
     """
 
-    __slots__ = ("_disk", "_fd", "_fresh", "end", "map", "path", "size_bytes", "start", "target", "view")
+    __slots__ = ("_disk", "_fd", "_is_new", "end", "map", "path", "size_bytes", "start", "target", "view")
 
     def __init__(self, path: Path, size_bytes: int, disk: Disk, *, create: bool) -> None:
         self.path = path
@@ -37,14 +37,14 @@ class MappedFile:
         self.start = int(path.name)
         self.end = self.start + size_bytes
         self._disk = disk
-        self._fresh = create
+        self._is_new = create
         self._fd = disk.create(path, size_bytes, allocate=True) if create else disk.open(path)
         try:
             self.map = disk.map(self._fd, size_bytes)
         except (OSError, ValueError) as error:
             disk.close(self._fd)
-            what = f"cannot map {path} ({size_bytes} bytes)"
-            raise open_error(what, error) if isinstance(error, OSError) else StoreError(f"{what}: {error}") from error
+            text = f"cannot map {path} ({size_bytes} bytes)"
+            raise open_error(text, error) if isinstance(error, OSError) else StoreError(f"{text}: {error}") from error
         self.view = memoryview(self.map)
         self.target: mmap.mmap = self.map
 
@@ -54,13 +54,13 @@ class MappedFile:
         named=False also syncs the folder of an existing file, whose entry may not be durable yet. Raises OSError.
         """
         self._disk.sync(self._fd)
-        if self._fresh or not named:
+        if self._is_new or not named:
             self._disk.sync_folder(self.path.parent)
-            self._fresh = False
+            self._is_new = False
 
     @property
     def cut(self) -> str:
-        """What is wrong if the file was truncated while it is open, else "". Any access to its lost pages ends the process."""
+        """The fault if the file was truncated while it is open, else "". Any access to its lost pages ends the process."""
         if self._fd < 0:
             return ""
         length = os.fstat(self._fd).st_size

@@ -54,19 +54,19 @@ View = Callable[[int, int], "bytes | memoryview | None"]
 
 @dataclass(slots=True)
 class Evidence:
-    """What the blocks of a log prove. reach: the highest reach of all blocks, -1 without any."""
+    """Evidence in the blocks of a log. reach: the highest reach of all blocks, -1 without any."""
 
     reach: int = -1
     _blocks: list[bytes] = field(default_factory=list)
 
     def damaged(self, view: View, begin: int) -> list[int]:
         """Positions, ascending, of records from `begin` on that are not what they were when they were synced."""
-        found = {
+        positions = {
             position
             for position, size, crc in self._sums()
             if position >= begin and ((data := view(position, size)) is None or zlib.crc32(data) != crc)
         }
-        return sorted(found)
+        return sorted(positions)
 
     def _sums(self) -> Iterator[Sum]:
         for block in self._blocks:
@@ -96,7 +96,7 @@ class RecordSums:
     def load(self) -> Evidence:
         """Read the blocks of all files. What cannot be read proves nothing, and is logged."""
         evidence = Evidence()
-        bad: dict[str, int] = {}  # name of a file, its bytes that belong to no valid block
+        unreadable: dict[str, int] = {}  # name of a file, its bytes that belong to no valid block
         for path in self._paths():
             self._number = max(self._number, int(path.name.removeprefix(PREFIX)))
             try:
@@ -104,27 +104,27 @@ class RecordSums:
             except OSError as error:
                 log.warning("checksums not read path=%s reason=%s", path, error)
                 continue
-            reach, rest = -1, len(data)
+            reach, invalid_bytes = -1, len(data)
             for block_reach, sums in _blocks(data):
                 reach = max(reach, block_reach)
-                rest -= _HEAD.size + len(sums) + _CRC.size
+                invalid_bytes -= _HEAD.size + len(sums) + _CRC.size
                 evidence._blocks.append(sums)
-            if rest:
-                bad[path.name] = rest
+            if invalid_bytes:
+                unreadable[path.name] = invalid_bytes
             evidence.reach = max(evidence.reach, reach)
             self._full.append((path, reach))
-        if bad:
+        if unreadable:
             log.warning(
                 "checksums unreadable, taken as absent folder=%s files=%s first=%s bytes=%s",
-                self._folder, len(bad), next(iter(bad)), sum(bad.values()),
+                self._folder, len(unreadable), next(iter(unreadable)), sum(unreadable.values()),
             )  # fmt: skip
         return evidence
 
     def _paths(self) -> list[Path]:
         if not self._folder.is_dir():
             return []
-        found = self._folder.glob(PREFIX + "[0-9]" * _DIGITS)
-        return sorted(path for path in found if not path.is_dir())
+        paths = self._folder.glob(PREFIX + "[0-9]" * _DIGITS)
+        return sorted(path for path in paths if not path.is_dir())
 
     def write(self, end: int, reach: int) -> None:
         """Append a block for the added records that end at a position or before it, which have just been synced.
@@ -168,16 +168,16 @@ class RecordSums:
     def forget(self, reach: int) -> None:
         """A durable checkpoint says what these blocks prove: delete the files that reach no further."""
         with self._lock:
-            kept = []
+            retained = []
             for path, file_reach in self._full:
                 if file_reach > reach:
-                    kept.append((path, file_reach))
+                    retained.append((path, file_reach))
                     continue
                 try:
                     self._disk.unlink(path)
                 except OSError as error:
                     log.warning("checksums not deleted path=%s reason=%s", path, error)
-            self._full = kept
+            self._full = retained
 
     def discard(self, kept_end: int = 0) -> None:
         """Delete all blocks durably, before records are removed that they cover. Raises OSError, StoreError.

@@ -32,7 +32,7 @@ class StateFile:
 
     def candidates(self) -> list[bytes]:
         """The readable copies, newest first: the file, then its backup."""
-        found = []
+        copies = []
         for path in (self.path, self.backup):
             try:
                 data = path.read_bytes()
@@ -40,8 +40,8 @@ class StateFile:
                 continue
             except OSError as error:
                 raise StoreError(f"cannot read state file {path}: {error.strerror}") from error
-            found.append(data)
-        return found
+            copies.append(data)
+        return copies
 
     def read(self, parse: Callable[[bytes], T]) -> T | None:
         """parse(bytes) of the newest copy that parses; None if neither file exists.

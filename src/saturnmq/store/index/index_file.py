@@ -123,12 +123,12 @@ class IndexFile:
     """One file. Its header's fields are attributes; count is the number of the next entry, so an empty file has 1.
 
     dirty: written to since its last sync began. busy: a sync of its descriptor is running, so it must stay open.
-    stale: its header could not be written and must be retried.
+    header_pending: its header could not be written and must be retried.
     """
 
     __slots__ = (
         "_direct", "_disk", "_entries_at", "_fd", "_map", "_shape", "begin_ms", "begin_offset", "busy", "count",
-        "dirty", "end_ms", "end_offset", "number", "path", "removed", "stale", "used_slots",
+        "dirty", "end_ms", "end_offset", "header_pending", "number", "path", "removed", "used_slots",
     )  # fmt: skip
 
     def __init__(self, path: Path, shape: IndexShape, disk: Disk) -> None:
@@ -139,7 +139,7 @@ class IndexFile:
         self.used_slots = 0
         self.count = 1
         self.dirty = True
-        self.busy = self.removed = self.stale = False
+        self.busy = self.removed = self.header_pending = False
         self._shape = shape
         self._entries_at = shape.entries_at
         self._disk = disk
@@ -265,8 +265,8 @@ class IndexFile:
             self._fd = -1
             if isinstance(error, StoreError):
                 raise
-            what = f"cannot map {self.path} ({self._shape.file_bytes} bytes)"
-            raise open_error(what, error) if isinstance(error, OSError) else StoreError(f"{what}: {error}") from error
+            text = f"cannot map {self.path} ({self._shape.file_bytes} bytes)"
+            raise open_error(text, error) if isinstance(error, OSError) else StoreError(f"{text}: {error}") from error
         self._fd = fd
         return self._map
 
@@ -313,9 +313,9 @@ class IndexFile:
         if self._direct and self._map is not None:
             self._map[:HEADER_BYTES] = header
         else:
-            self.stale = True
+            self.header_pending = True
             self._write(0, header)
-            self.stale = False
+            self.header_pending = False
 
     def put(self, hashes: list[int], start: int, physical_offset: int, store_ms: int) -> int:
         """Append an entry per hash in hashes[start:] until the file is full; returns the index of the first one left (IX-04).
@@ -421,9 +421,9 @@ class IndexFile:
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def search(
-        self, value: int, count_max: int, begin_ms: int, end_ms: int, found: list[PhysicalOffset]
+        self, value: int, count_max: int, begin_ms: int, end_ms: int, offsets: list[PhysicalOffset]
     ) -> Generator[None, None, None]:
-        """Add to found the offsets of matching entries, newest first, one per record, up to count_max (IX-06).
+        """Append to `offsets` those of the matching entries, newest first, one per record, up to count_max (IX-06).
 
         Yields after every STEPS_PER_TURN entries; the file may be written, cut, closed or removed meanwhile.
         """
@@ -431,13 +431,13 @@ class IndexFile:
         steps = 0
         newer = self.count
         entry: int = _SLOT.unpack_from(mapping, HEADER_BYTES + value % self._shape.slots * SLOT_BYTES)[0]
-        while 0 < entry < newer and len(found) < count_max:
+        while 0 < entry < newer and len(offsets) < count_max:
             stored, offset, seconds, previous = ENTRY.unpack_from(mapping, self._entries_at + entry * ENTRY_BYTES)
             time_ms = self._time(entry, seconds)
             if seconds < 0:
                 return
-            if stored == value and begin_ms <= time_ms <= end_ms and offset >= 0 and found[-1:] != [offset]:
-                found.append(PhysicalOffset(offset))
+            if stored == value and begin_ms <= time_ms <= end_ms and offset >= 0 and offsets[-1:] != [offset]:
+                offsets.append(PhysicalOffset(offset))
             if time_ms < begin_ms:
                 return
             newer, entry = entry, previous
@@ -450,7 +450,7 @@ class IndexFile:
                 newer = min(newer, self.count)
 
     def trailing(self, physical_offset: int, limit: int) -> int:
-        """How many of the last entries point to this offset; counted up to limit."""
+        """Number of the last entries that point to this offset; counted up to limit."""
         entry = self.count - 1
         count = 0
         while entry > 0 and count < limit and self.offset_of(entry) == physical_offset:

@@ -54,7 +54,7 @@ Raises CorruptRecord if it cannot be read on.
 """
 
 
-class Source(Protocol):
+class IndexSource(Protocol):
     """The store of the records. dispatched: physical offset up to which they were queued. failure: why it is not written to."""
 
     read_log: ReadLog
@@ -64,14 +64,14 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Reading:
-    """The place in the log where the index continues. at: physical offset of a record; done: that record is indexed.
+    """The place in the log where the index continues. at: physical offset of a record; is_indexed: that record is indexed.
 
     end_line: what is logged when the index has caught up, "" for nothing.
     """
 
     at: PhysicalOffset
     end_line: str
-    done: bool = False
+    is_indexed: bool = False
 
 
 class IndexQueue:
@@ -80,7 +80,7 @@ class IndexQueue:
     source: the store whose log is read when the index lags.
     """
 
-    def __init__(self, index: MessageIndex, source: Source) -> None:
+    def __init__(self, index: MessageIndex, source: IndexSource) -> None:
         self.refusal = ""
         self._index = index
         self._source = source
@@ -247,7 +247,7 @@ class IndexQueue:
                     at = message.physical_offset
                     if at >= dispatched:
                         break
-                    if reading.done and at <= begin:
+                    if reading.is_indexed and at <= begin:
                         continue
                     stored_ms = mend_time(message, stored_ms)
                     if is_indexed(message.sys_flag):
@@ -256,7 +256,7 @@ class IndexQueue:
                     over = thread_time() >= until or monotonic() >= latest
                     if over or weight >= SLICE_BYTES:
                         self._index.put_many(records)
-                        records, weight, reading.at, reading.done = [], 0, at, True
+                        records, weight, reading.at, reading.is_indexed = [], 0, at, True
                     if over:
                         self.refusal = ""
                         self._pause(began)
@@ -283,8 +283,8 @@ class IndexQueue:
     def _pause(self, began: float) -> None:
         """Leave the event loop to other work after a step that began at this CPU time, if records are left or it was long."""
         now, ended = monotonic(), thread_time()
-        cost, others = ended - began, began - self._ended
-        idle = others < _IDLE_SHARE * (now - cost - self._began)
+        cost, other_work_s = ended - began, began - self._ended
+        idle = other_work_s < _IDLE_SHARE * (now - cost - self._began)
         self._began, self._ended = now - cost, ended
         self._owed = 0.0 if idle else _PAUSE_FACTOR * cost
         self._latest = now + _PAUSES_MAX * self._owed

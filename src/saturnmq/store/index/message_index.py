@@ -47,7 +47,7 @@ Record = tuple[str, bytes, PhysicalOffset, int]  # topic, properties, physical o
 
 
 class Synced(NamedTuple):
-    """What is durable; stored in the checkpoint by the store and passed to `repair` at the next start.
+    """Durable state; stored in the checkpoint by the store and passed to `repair` at the next start.
 
     file: number (its name) of the last index file, 0 for none. entries: how many of its entries are durable. end_ms: store
     time of the last of them, Unix ms. offset: the log is indexed up to here, bytes.
@@ -235,7 +235,7 @@ class MessageIndex:
         file = self._files[-1] if self._files else None
         start = 0
         try:
-            if file is not None and file.stale:
+            if file is not None and file.header_pending:
                 file.write_header()
             if file is not None and physical_offset <= file.end_offset:
                 start = self._already(hashes, physical_offset, store_ms)
@@ -253,7 +253,7 @@ class MessageIndex:
         Raises DiskFull and StoreError; the same records may then be passed again, and nothing is written twice.
         """
         heads, low, high = self._heads, _LOW, _HIGH
-        plain: list[tuple[int, int, int]] = []
+        hashed: list[tuple[int, int, int]] = []
         for topic, raw, physical_offset, store_ms in records:
             at = raw.rfind(UNIQUE_KEY) + 9
             if at == 9 or (at > 9 and raw[at - 10] == 2):
@@ -266,20 +266,20 @@ class MessageIndex:
                 except KeyError:
                     pass
                 else:
-                    plain.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
+                    hashed.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
                     if KEYS in raw:
-                        words = key_words(raw, WORDS_MAX)
+                        user_keys = key_words(raw, WORDS_MAX)
                         prefix = self._prefixes.get(topic) or self._new_prefix(topic)
-                        plain += [(key_hash(prefix, word), physical_offset, store_ms) for word in words]
+                        hashed += [(key_hash(prefix, key), physical_offset, store_ms) for key in user_keys]
                     continue
-            if plain:
-                self._put_plain(plain)
-                plain = []
+            if hashed:
+                self._put_plain(hashed)
+                hashed = []
             keys = keys_of(raw, WORDS_MAX)
             if keys:
                 self.put(topic, keys, physical_offset, store_ms)
-        if plain:
-            self._put_plain(plain)
+        if hashed:
+            self._put_plain(hashed)
 
     def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
         """Append (hash, physical offset, store time) items, one per key, ordered by offset. Raises DiskFull, StoreError."""
@@ -287,7 +287,13 @@ class MessageIndex:
         while at < len(items):
             file = self._files[-1] if self._files else None
             _, physical_offset, store_ms = items[at]
-            if file and not file.full and not file.stale and physical_offset > file.end_offset and file.takes_many:
+            if (
+                file
+                and not file.full
+                and not file.header_pending
+                and physical_offset > file.end_offset
+                and file.takes_many
+            ):
                 after = file.put_many(items, at)
                 if after > at:
                     at = after
@@ -323,7 +329,7 @@ class MessageIndex:
         return prefix
 
     def _already(self, hashes: list[int], physical_offset: PhysicalOffset, store_ms: int) -> int:
-        """How many keys of a record are indexed. Its store time corrects a header that was rebuilt from entries."""
+        """Number of keys of a record that are indexed. Its store time corrects a header that was rebuilt from entries."""
         last = self._files[-1]
         if physical_offset < last.end_offset:
             return len(hashes)
@@ -368,18 +374,18 @@ class MessageIndex:
 
     def search(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[list[PhysicalOffset]]:
         """As `query`, as a generator that yields regularly, so that a long chain does not block the loop; returns the offsets."""
-        found: list[PhysicalOffset] = []
+        offsets: list[PhysicalOffset] = []
         count_max = min(max_count, self._query_count_max)
         value = key_hash(topic_hash(topic), key)
         for file in reversed(self._files.copy()):
             if file.removed:
                 continue
             if file.overlaps(begin_ms, end_ms):
-                yield from file.search(value, count_max, begin_ms, end_ms, found)
-            if file.begin_ms < begin_ms or len(found) >= count_max:
+                yield from file.search(value, count_max, begin_ms, end_ms, offsets)
+            if file.begin_ms < begin_ms or len(offsets) >= count_max:
                 break
-        found.sort()
-        return found
+        offsets.sort()
+        return offsets
 
     # ---- flush
 
@@ -393,7 +399,7 @@ class MessageIndex:
         offset = self.dispatch_from if dispatched is None else max(dispatched, self.dispatch_from)
         synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
         dirty = [file for file in self._files if file.dirty]
-        if last is not None and last.stale:
+        if last is not None and last.header_pending:
             try:
                 last.write_header()
             except OSError as error:
@@ -541,13 +547,13 @@ class MessageIndex:
 
     def _repair_foreign(self, index_ms: int) -> PhysicalOffset:
         keep = 0
-        while keep < len(self._files) and self._kept(self._files[keep], index_ms):
+        while keep < len(self._files) and self._is_usable(self._files[keep], index_ms):
             keep += 1
         begin = PhysicalOffset(self._files[keep].begin_offset if keep < len(self._files) else 0)
         self._drop(keep)
         return self.dispatch_from if self._files else begin
 
-    def _kept(self, file: IndexFile, index_ms: int) -> bool:
+    def _is_usable(self, file: IndexFile, index_ms: int) -> bool:
         if not file.full or file.end_ms > index_ms:
             return False
         try:

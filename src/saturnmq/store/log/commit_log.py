@@ -171,11 +171,11 @@ class CommitLog:
         if size + END_BLANK_BYTES > self.file_bytes:
             raise StoreError(f"a record of {size} bytes does not fit a commit log file of {self.file_bytes} bytes")
         if file is not None and self.end < file.end:
-            left = file.end - self.end
+            free_bytes = file.end - self.end
             following = self._next(file.end)
-            if left >= END_BLANK_BYTES:
+            if free_bytes >= END_BLANK_BYTES:
                 at = self.end - file.start
-                file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(left, BLANK_MAGIC)
+                file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(free_bytes, BLANK_MAGIC)
             self.end = PhysicalOffset(file.end)
         else:
             following = self._next(self.end)
@@ -343,7 +343,7 @@ class CommitLog:
         born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
         times, prepared = common.reconsume_times, common.prepared_transaction_offset
         parts: list[Buffer] = []
-        places = []
+        extents = []
         head, short, crc32 = RECORD_V4.pack, _I16.pack, zlib.crc32
         for body, properties, flag in entries:
             body_bytes, properties_bytes = len(body), len(properties)
@@ -355,7 +355,7 @@ class CommitLog:
                 ),
                 body, topic, short(properties_bytes), properties,
             )  # fmt: skip
-            places.append((end, size))
+            extents.append((end, size))
             end = PhysicalOffset(end + size)
             queue_offset = QueueOffset(queue_offset + 1)
         at = start - file.start
@@ -363,10 +363,10 @@ class CommitLog:
         file.target[at : at + total] = data
         if self._add_sum is not None:
             view = memoryview(data)
-            for offset, size in places:
+            for offset, size in extents:
                 self._add_sum((offset, size, crc32(view[offset - start : offset - start + size])))
         self.end = end
-        return places
+        return extents
 
     def _append_v6(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
         message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
@@ -378,8 +378,8 @@ class CommitLog:
         size = len(record)
         file = self.file_for(size)
         at = self.end - file.start
-        place = AT_PHYSICAL_OFFSET
-        record = record[:place] + _I64.pack(self.end) + record[place + 8 :]
+        field_at = AT_PHYSICAL_OFFSET
+        record = record[:field_at] + _I64.pack(self.end) + record[field_at + 8 :]
         file.target[at : at + size] = record
         if self._add_sum is not None:
             self._add_sum((self.end, size, zlib.crc32(record)))
@@ -438,7 +438,7 @@ class CommitLog:
 
     def flush_due(self, least_pages: int) -> bool:
         """See `Log.flush_due`."""
-        return self.flusher.due(least_pages)
+        return self.flusher.is_due(least_pages)
 
     async def stop_appends(self) -> None:
         """Do nothing: there is no replication to stop, and the store refuses puts by itself."""

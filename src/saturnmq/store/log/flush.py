@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _SLOW_SECONDS: Final = 0.5
 
 
-class Source(Protocol):
+class FlushedLog(Protocol):
     """The log that is flushed."""
 
     file_bytes: int
@@ -54,14 +54,14 @@ class Flusher:
     slow_count and slowest_ms describe flushes longer than half a second.
     """
 
-    def __init__(self, source: Source, disk: Disk) -> None:
+    def __init__(self, source: FlushedLog, disk: Disk) -> None:
         self._log = source
         self._disk = disk
         self.on_flushed: Callable[[PhysicalOffset], object] = _no_listener
         self.on_failure: Callable[[FlushFailed], object] = _no_listener
         self._waiting: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted = PhysicalOffset(0)  # largest offset that a caller has waited for
+        self._requested_end = PhysicalOffset(0)  # largest offset that a caller has waited for
         self._flushing: Sequence[MappedFile] = ()
         self._again = False  # a flush was requested while one was running
         self._running: asyncio.Task[None] | None = None
@@ -74,7 +74,7 @@ class Flusher:
         """Number of pages written since the last flush (MF-03)."""
         return self._log.readable_end // PAGE_BYTES - self.flushed // PAGE_BYTES
 
-    def due(self, least_pages: int) -> bool:
+    def is_due(self, least_pages: int) -> bool:
         """Whether a background flush is due: a file is full, or least_pages pages are dirty; with 0, any byte (MF-03)."""
         end, file_bytes = self._log.readable_end, self._log.file_bytes
         if end == self.flushed:
@@ -91,7 +91,7 @@ class Flusher:
             return
         waiter = Waiter(end, asyncio.get_running_loop().time() + timeout_ms / 1000, callback)
         self._waiting.append(waiter)
-        self._wanted = max(self._wanted, end)
+        self._requested_end = max(self._requested_end, end)
         if self._timer is None or waiter.deadline < self._timer.when():
             self._set_timer(waiter.deadline)
         if self._running is None:
@@ -109,7 +109,7 @@ class Flusher:
         for waiter in self._waiting:
             if waiter.deadline <= now:
                 waiter.complete(PutStatus.FLUSH_DISK_TIMEOUT)
-        self._waiting = deque(waiter for waiter in self._waiting if not waiter.done)
+        self._waiting = deque(waiter for waiter in self._waiting if not waiter.completed)
         if self._waiting:
             self._set_timer(min(waiter.deadline for waiter in self._waiting))
 
@@ -153,12 +153,12 @@ class Flusher:
                 file.flush()
             if self._log.sums is not None:
                 self._log.sums.write(end, end)
-            loop.call_soon_threadsafe(self._done, end, time.monotonic() - before)
+            loop.call_soon_threadsafe(self._flush_ended, end, time.monotonic() - before)
             flushed = end
-            if self._wanted <= end or self._log.readable_end <= end:
+            if self._requested_end <= end or self._log.readable_end <= end:
                 return
 
-    def _done(self, end: PhysicalOffset, took: float) -> None:
+    def _flush_ended(self, end: PhysicalOffset, took: float) -> None:
         """On the loop: everything before end is on disk. took: seconds."""
         self.seconds.observe(took)
         self._note_time(int(took * 1000), end)

@@ -198,7 +198,7 @@ class Log(ReadableLog, Protocol):
         """Store time of the oldest record, Unix ms; -1 if there is none."""
 
     def expendable(self, safe: Position) -> int:
-        """How many of `files` retention may delete if nothing before `safe` is needed for recovery."""
+        """Number of `files` that retention may delete if nothing before `safe` is needed for recovery."""
 
     async def truncate_front(self, reason: str) -> None:
         """Delete the oldest of `files`. Raises OSError."""

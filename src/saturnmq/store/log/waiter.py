@@ -12,18 +12,18 @@ from saturnmq.store.results import PutStatus
 class Waiter:
     """Runs its callback once: when `end` is confirmed, or with a failure. deadline: time of the event loop, seconds."""
 
-    __slots__ = ("_callback", "deadline", "done", "end", "timer")
+    __slots__ = ("_callback", "completed", "deadline", "end", "timer")
 
     def __init__(self, end: PhysicalOffset, deadline: float, callback: Confirmed) -> None:
         self.end = end
         self.deadline = deadline
-        self.done = False
+        self.completed = False
         self.timer: asyncio.TimerHandle | None = None
         self._callback = callback
 
     def complete(self, status: PutStatus) -> None:
-        if not self.done:
-            self.done = True
+        if not self.completed:
+            self.completed = True
             if self.timer is not None:
                 self.timer.cancel()
             self._callback(status, "")

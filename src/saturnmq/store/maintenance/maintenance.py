@@ -85,7 +85,7 @@ class Maintenance:
         self._scrub_task: asyncio.Task[None] | None = None
         self._boundaries: deque[PhysicalOffset] = deque()
         self._manual_runs = 0
-        self._forgotten = 0
+        self._released_end = 0
         self._first = -1  # where the log began at the last run of retention
         self._writing = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -195,8 +195,8 @@ class Maintenance:
                 self._next_file = asyncio.get_running_loop().time() + _PAUSE_MAX_S
                 log.warning("preallocation of the next commit log file failed reason=%s", error)
         end = store.log.end
-        if end - self._forgotten >= _FORGET_BYTES:
-            self._forgotten = end
+        if end - self._released_end >= _FORGET_BYTES:
+            self._released_end = end
             store.log.forget_pages(store.log.confirmed_end)
             if store.index is not None:
                 store.index.trim()
@@ -245,9 +245,9 @@ class Maintenance:
             try:
                 await store.disk.in_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
-                store.queues.put_back(todo)
+                store.queues.restore_dirty(todo)
                 raise
-            todo.done()
+            todo.finish()
 
     async def write_all(self) -> None:
         """Make log, queues and index durable, then write the checkpoint. Raises OSError, StoreError."""
@@ -262,9 +262,9 @@ class Maintenance:
                         raise store.log.failure
                 await store.disk.in_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
-                store.queues.put_back(todo)
+                store.queues.restore_dirty(todo)
                 raise
-            todo.done()
+            todo.finish()
             await self._flush_index(dispatched)
             checkpoint = store.checkpoint
             checkpoint.commit_log_ms = checkpoint.consume_queue_ms = stored_ms
@@ -313,21 +313,21 @@ class Maintenance:
             self._boundaries.popleft()
         verify = self._boundaries[0] if self._boundaries else synced
         index = store.index.synced if store.index is not None else None
-        place = index or Synced(0, 0, 0, dispatched)
+        index_synced = index or Synced(0, 0, 0, dispatched)
         return Note(
             synced,
             store.replay_from(dispatched),
-            place.offset,
-            place.file,
-            place.entries,
+            index_synced.offset,
+            index_synced.file,
+            index_synced.entries,
             min(verify, synced),
-            place.end_ms,
+            index_synced.end_ms,
         )
 
     def begin_at(self, boundaries: Sequence[PhysicalOffset]) -> None:
         """Start from an opened store; records begin at these offsets."""
         self._boundaries.extend(boundaries)
-        self._forgotten = self._store.log.end
+        self._released_end = self._store.log.end
 
     # ---- retention
 
@@ -371,11 +371,11 @@ class Maintenance:
         return note.dispatched if note is not None else PhysicalOffset(0)
 
     def _modified_ms(self) -> list[int]:
-        found = []
+        times_ms = []
         for file in list(self._store.log.files):
             with contextlib.suppress(FileNotFoundError):
-                found.append(file.path.stat().st_mtime_ns // 1_000_000)
-        return found
+                times_ms.append(file.path.stat().st_mtime_ns // 1_000_000)
+        return times_ms
 
     async def _delete_behind(self) -> None:
         """Delete what consume queues and index hold for deleted parts of the log (DEL-09)."""

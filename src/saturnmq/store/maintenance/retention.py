@@ -35,8 +35,8 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """How many of the oldest files to delete now, why, and whether the disk counts as full."""
+class RetentionDecision:
+    """Number of the oldest files to delete now, the reason, and whether the disk counts as full."""
 
     delete: int
     reason: str
@@ -52,7 +52,7 @@ def decide(
     modified_ms: Sequence[int],
     now_ms: int,
     written_files: int,
-) -> Decision:
+) -> RetentionDecision:
     """Decide what to delete now (DEL-02..06).
 
     modified_ms: modification time of each commit log file, oldest first. written_files: how many of them precede the file
@@ -71,7 +71,7 @@ def decide(
     elif hour in policy.delete_hours:
         reason = f"hour {hour} of deleteWhen"
     if not reason:
-        return Decision(0, "", full)
+        return RetentionDecision(0, "", full)
     count = 0
     for changed_ms in modified_ms[: min(written_files, FILES_PER_RUN)]:
         if not forced and changed_ms + policy.reserved_ms > now_ms:
@@ -79,4 +79,4 @@ def decide(
         count += 1
     if forced and count:
         reason += f"; unexpired files are deleted above {FORCE_PERCENT} %"
-    return Decision(count, reason, full)
+    return RetentionDecision(count, reason, full)

@@ -42,7 +42,7 @@ Sleep = Callable[[float], Awaitable[bool]]
 
 
 def step_bytes(span_bytes: int, days: int, elapsed_ms: float = STEP_MS) -> int:
-    """How much to check after elapsed_ms, so that a log of span_bytes takes `days`."""
+    """Bytes to check after elapsed_ms, so that a log of span_bytes takes `days`."""
     return max(int(span_bytes * elapsed_ms) // (max(days, 1) * _DAY_MS), STEP_BYTES_MIN)
 
 
@@ -56,10 +56,10 @@ class ScrubbedStore(Protocol):
 
 
 class LogScrub:
-    """found: damaged places since the start. passes: how often the whole log was checked."""
+    """damaged: number of damaged records since the start. passes: how often the whole log was checked."""
 
     def __init__(self, store: ScrubbedStore) -> None:
-        self.found = self.passes = 0
+        self.damaged = self.passes = 0
         self._store = store
         self._at = PhysicalOffset(0)
         self._read_end = 0  # the page cache has the records between `_at` and here
@@ -108,10 +108,10 @@ class LogScrub:
             missing = self._slice(stop)
             if missing:
                 end = min(self._at + max(missing, _READ_BYTES_MIN), file.end)
-                place = self._at - file.start, end - self._at
-                if self._at < commit_log.end - RECENT_BYTES and not file.is_cached(*place):
+                extent = self._at - file.start, end - self._at
+                if self._at < commit_log.end - RECENT_BYTES and not file.is_cached(*extent):
                     threads = self._store.disk.read_threads
-                    await asyncio.get_running_loop().run_in_executor(threads, file.warm, *place)
+                    await asyncio.get_running_loop().run_in_executor(threads, file.warm, *extent)
                 self._read_end = end
             else:
                 await asyncio.sleep(0)
@@ -146,9 +146,9 @@ class LogScrub:
         if message is not None:
             self._at = PhysicalOffset(at + message.store_bytes)
             return
-        if at not in self._reported and self.found < FINDS_MAX:
+        if at not in self._reported and self.damaged < FINDS_MAX:
             self._reported.add(at)
-            self.found += 1
+            self.damaged += 1
             file = commit_log.file_at(at)
             log.error(
                 "damaged record found path=%s byte=%s offset=%s reason=%s",

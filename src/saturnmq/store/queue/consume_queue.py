@@ -41,8 +41,8 @@ Unit: TypeAlias = tuple[PhysicalOffset, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """What a flush writes: positions in the queue's byte sequence and their bytes, one piece per file.
+class PendingUnits:
+    """Units that a flush writes: positions in the queue's byte sequence and their bytes, one piece per file.
 
     extension: written before the pieces, because their units point into it.
     """
@@ -51,7 +51,7 @@ class Pending:
     file_bytes: int
     pieces: tuple[tuple[int, bytes], ...]
     end: int
-    extension: Pending | None = None
+    extension: PendingUnits | None = None
 
 
 class ConsumeQueue:
@@ -134,7 +134,7 @@ class ConsumeQueue:
             self.extension.trim()
 
     def extension_of(self, queue_offset: QueueOffset) -> Content | None:
-        """What the extension holds of a message; None without one. Raises OSError, StoreError."""
+        """Extension unit of a message; None without one. Raises OSError, StoreError."""
         unit = self._unit(queue_offset) if self.extension is not None else None
         return self.extension.read(unit[2]) if self.extension is not None and unit is not None else None
 
@@ -258,7 +258,7 @@ class ConsumeQueue:
         """Bytes of unwritten units."""
         return self.max_offset * UNIT_BYTES - self._written
 
-    def begin_flush(self) -> Pending:
+    def begin_flush(self) -> PendingUnits:
         """Snapshot of the unwritten units, taken on the loop; `write_pending` writes it in a thread, `end_flush` records it."""
         end = self.max_offset * UNIT_BYTES
         pieces = []
@@ -270,10 +270,10 @@ class ConsumeQueue:
         extension = None
         if self.extension is not None:
             parts = self.extension.begin_flush()
-            extension = Pending(self.extension.folder, self.extension.file_bytes, parts, self.extension.end)
-        return Pending(self._folder, self._file_bytes, tuple(pieces), end, extension)
+            extension = PendingUnits(self.extension.folder, self.extension.file_bytes, parts, self.extension.end)
+        return PendingUnits(self._folder, self._file_bytes, tuple(pieces), end, extension)
 
-    def end_flush(self, pending: Pending) -> None:
+    def end_flush(self, pending: PendingUnits) -> None:
         """Record that the pieces are durable and release old units from memory."""
         if self.extension is not None and pending.extension is not None:
             self.extension.end_flush(pending.extension.end)
@@ -428,9 +428,9 @@ class ConsumeQueue:
                 fd = disk.open(path)
                 try:
                     at = max(end - start, 0)
-                    stale = disk.read(fd, at, self._file_bytes - at).rstrip(b"\0")
-                    if stale:
-                        disk.write(fd, at, bytes(len(stale)))
+                    leftover = disk.read(fd, at, self._file_bytes - at).rstrip(b"\0")
+                    if leftover:
+                        disk.write(fd, at, bytes(len(leftover)))
                         disk.sync(fd)
                 finally:
                     disk.close(fd)
@@ -494,7 +494,7 @@ def allocated_files(folder: Path) -> list[Path]:
     return paths[:-1] if paths and not paths[-1].stat().st_size else paths
 
 
-def write_pending(pending: Pending, disk: Disk) -> None:
+def write_pending(pending: PendingUnits, disk: Disk) -> None:
     """Write and sync the pieces, creating missing files. Raises OSError, StoreError; safe in a thread.
 
     Files are sparse, which is safe because they are never mapped (DUR-04).
@@ -504,8 +504,8 @@ def write_pending(pending: Pending, disk: Disk) -> None:
     for position, data in pending.pieces:
         at = position % pending.file_bytes
         path = pending.folder / file_name(position - at)
-        made = not path.exists() or not path.stat().st_size
-        if made:
+        is_new = not path.exists() or not path.stat().st_size
+        if is_new:
             disk.make_folder(pending.folder)
             fd = disk.create(path, pending.file_bytes, allocate=False)
         else:
@@ -513,7 +513,7 @@ def write_pending(pending: Pending, disk: Disk) -> None:
         try:
             disk.write(fd, at, data)
             disk.sync(fd)
-            if made:
+            if is_new:
                 disk.sync_folder(pending.folder)
         finally:
             disk.close(fd)

@@ -114,12 +114,12 @@ class QueueExtension:
         """Add a unit and return its address; the plain tags code if the bit map is too long (CQ-13)."""
         bits = bit_map or b""
         size = UNIT_BYTES_MIN + len(bits)
-        room = self.file_bytes - self.end % self.file_bytes
+        free_bytes = self.file_bytes - self.end % self.file_bytes
         if size > min(UNIT_BYTES_MAX, self.file_bytes - SPARE_BYTES):
             return tags_code
-        if size > room - SPARE_BYTES:
-            self._tail += _FILE_END + bytes(room - len(_FILE_END))
-            self.end += room
+        if size > free_bytes - SPARE_BYTES:
+            self._tail += _FILE_END + bytes(free_bytes - len(_FILE_END))
+            self.end += free_bytes
         address = self.end + _ADDRESS_ZERO
         self._tail += _UNIT.pack(size, tags_code, store_ms, len(bits))
         self._tail += bits
@@ -207,9 +207,9 @@ class QueueExtension:
                 fd = disk.open(path)
                 try:
                     at = end - start
-                    stale = _last_byte(fd, at)
-                    if stale > at:
-                        disk.write(fd, at, bytes(stale - at))
+                    used_end = _last_byte(fd, at)
+                    if used_end > at:
+                        disk.write(fd, at, bytes(used_end - at))
                         disk.sync(fd)
                 finally:
                     disk.close(fd)
@@ -245,18 +245,18 @@ def _size_of(raw: bytes) -> int:
 
 def _last_byte(fd: int, at: int) -> int:
     """Position after the last non-zero byte of a file, at or after `at`; `at` if there is none. Skips holes."""
-    found = at
+    used_end = at
     while True:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole follows
-                return found
+                return used_end
             raise
         data = os.pread(fd, _KEPT_BYTES, at)
         if not data:
-            return found
+            return used_end
         used = len(data.rstrip(b"\0"))
         if used:
-            found = at + used
+            used_end = at + used
         at += len(data)

@@ -3,7 +3,7 @@
 queues.json in the store's root lists every queue with the offset that it has reached at least, so that a queue whose folder is
 missing or cut short is detected at the next start (DUR-13). Apache RocketMQ ignores that file.
 
-Threading: the table belongs to the event loop; `Round.write` runs in a thread, with helpers for many queues.
+Threading: the table belongs to the event loop; `FlushRound.write` runs in a thread, with helpers for many queues.
 `QueueTable.lock` guards the files of queues and the list against removal while they are written.
 
 Requirements: CQ-01, CQ-12, RC-03, RC-04, RC-10, DEL-10, DUR-13.
@@ -27,7 +27,7 @@ from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueO
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.state_file import StateFile
-from saturnmq.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue, Pending, allocated_files, write_pending
+from saturnmq.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue, PendingUnits, allocated_files, write_pending
 from saturnmq.store.queue.queue_extension import QueueExtension
 
 log = logging.getLogger(__name__)
@@ -81,14 +81,14 @@ def parse_list(data: bytes) -> Listed:
     return Listed(PhysicalOffset(int(table["logStart"])), queues, *sizes)
 
 
-class Round:
+class FlushRound:
     """One round of writes: snapshot taken on the loop, written in a thread, recorded on the loop.
 
     listing: the new queues.json, None to leave it as it is. Queues that are removed meanwhile are left out of both.
     """
 
     def __init__(
-        self, table: QueueTable, queues: Iterable[tuple[Key, ConsumeQueue, Pending]], listing: Listed | None
+        self, table: QueueTable, queues: Iterable[tuple[Key, ConsumeQueue, PendingUnits]], listing: Listed | None
     ) -> None:
         self.queues = tuple(queues)
         self._table = table
@@ -119,12 +119,12 @@ class Round:
                 table.listed = self._listing.without(table.removed)
                 list_file.write(table.listed.encode())
 
-    def _present(self, queues: Iterable[tuple[Key, ConsumeQueue, Pending]]) -> list[Pending]:
-        """What is to be written of those queues that were not removed meanwhile."""
+    def _present(self, queues: Iterable[tuple[Key, ConsumeQueue, PendingUnits]]) -> list[PendingUnits]:
+        """The units to be written of those queues that were not removed meanwhile."""
         by_key = self._table.by_key
         return [pending for key, queue, pending in queues if by_key.get(key) is queue]
 
-    def done(self) -> None:
+    def finish(self) -> None:
         for _, queue, pending in self.queues:
             queue.end_flush(pending)
 
@@ -265,25 +265,25 @@ class QueueTable:
 
     # ---- write
 
-    def round(self, least_bytes: int) -> Round:
+    def round(self, least_bytes: int) -> FlushRound:
         """Take a round of the queues with at least least_bytes of unwritten units; 0 takes all of them and the list."""
-        taken = []
+        flushes = []
         for key in sorted(self._dirty):
             queue = self.by_key.get(key)
             if queue is None:
                 self._dirty.discard(key)
             elif queue.dirty_bytes >= least_bytes:
                 self._dirty.discard(key)
-                taken.append((key, queue, queue.begin_flush()))
+                flushes.append((key, queue, queue.begin_flush()))
         listing = None
         if least_bytes == 0:
             reaches = {key: (q.first_offset, q.max_offset) for key, q in self.by_key.items() if q.max_offset}
             listing = Listed(self._log_start(), reaches, self._log_file_bytes, self.file_bytes)
             with self.lock:
                 self.removed = set()
-        return Round(self, taken, listing)
+        return FlushRound(self, flushes, listing)
 
-    def put_back(self, todo: Round) -> None:
+    def restore_dirty(self, todo: FlushRound) -> None:
         """Mark the queues of a round that was not written as dirty again."""
         self._dirty.update(key for key, _, _ in todo.queues)
 

@@ -73,7 +73,7 @@ class Checkpoint:
         self.index_ms = 0
         self.note: Note | None = None
         self.marked = False  # the file contains a note or remains of one
-        self.stale = False  # there is a note, but another broker wrote the file after it
+        self.note_outdated = False  # there is a note, but another broker wrote the file after it
         self._disk = disk
         self._written = b""  # the newest note on disk
 
@@ -92,8 +92,8 @@ class Checkpoint:
         self.commit_log_ms, self.consume_queue_ms, self.index_ms = (ms if 0 <= ms < TIME_END_MS else 0 for ms in times)
         first = _parse(data[_TIMES.size :])
         if first is not None:
-            self.stale = first[0] != times
-            if not self.stale:
+            self.note_outdated = first[0] != times
+            if not self.note_outdated:
                 self.note, self._written = first[1], data[_TIMES.size : _TIMES.size + _NOTE_BYTES]
             return
         second = _parse(data[SECTOR_BYTES:])

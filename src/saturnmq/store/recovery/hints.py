@@ -1,4 +1,4 @@
-"""What an operator can do about a store that does not open: the hint of every such error names a whole command.
+"""Remedies for a store that does not open: the hint of every such error names a whole command.
 
 The modules that find a fault name the bare tool, such as `saturnmq store repair`; here it gets the store's folder and sizes,
 so that the tool judges the store as the start did.
@@ -90,7 +90,7 @@ def commit_log_paths(settings: StoreSettings) -> list[Path]:
 
 
 def recorded(settings: StoreSettings) -> Listed | None:
-    """What queues.json says of the store; None if it has none that can be read."""
+    """Contents of the store's queues.json; None if it has none that can be read."""
     try:
         return StateFile(settings.root / LIST_NAME, Disk()).read(parse_list)
     except SaturnError:

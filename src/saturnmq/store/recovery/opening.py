@@ -38,7 +38,15 @@ from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import place_of
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
 from saturnmq.store.recovery.hints import log_files_hint
-from saturnmq.store.recovery.recover import Facts, Plan, Scan, damage, facts_of_files, good_records, plan
+from saturnmq.store.recovery.recover import (
+    RecoveryFacts,
+    RecoveryPlan,
+    Scan,
+    damage,
+    facts_of_files,
+    good_records,
+    plan,
+)
 from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
@@ -101,13 +109,13 @@ def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None
     for problem in problems:
         log.warning("consume queues rebuilt reason=%s", problem)
     index_from = load_index(store, clean=clean)
-    ours = checkpoint.marked or store.queues.list_file.path.exists()
-    note_lost = ours and checkpoint.note is None and not checkpoint.stale
+    written_here = checkpoint.marked or store.queues.list_file.path.exists()
+    note_lost = written_here and checkpoint.note is None and not checkpoint.note_outdated
     if note_lost:
         log.warning("checkpoint damaged or missing, whole commit log read path=%s", checkpoint.path)
     try:
         todo = plan(
-            Facts(
+            RecoveryFacts(
                 facts_of_files(store.log),
                 store.log.file_bytes,
                 clean,
@@ -153,7 +161,7 @@ def let_index_lag(queue: IndexQueue, begin: PhysicalOffset) -> None:
     queue.rebuild(begin)
 
 
-def _with_checksums(store: RecoveredStore, todo: Plan) -> Plan:
+def _with_checksums(store: RecoveredStore, todo: RecoveryPlan) -> RecoveryPlan:
     """The plan with the end of the durable log as the checksums behind the checkpoint prove it.
 
     Raises CorruptRecord for a record that was damaged since it was synced. Another broker that wrote the files since then has
@@ -166,9 +174,9 @@ def _with_checksums(store: RecoveredStore, todo: Plan) -> Plan:
     if note is None or evidence.reach <= note.log_synced:
         return todo
     durable = PhysicalOffset(max(todo.durable, evidence.reach))
-    bad = evidence.damaged(lambda at, size: log.view(PhysicalOffset(at), size), log.first_position)
-    if bad:
-        raise damage(log, Scan(PhysicalOffset(bad[0]), "not the bytes that were synced there"), durable)
+    damaged = evidence.damaged(lambda at, size: log.view(PhysicalOffset(at), size), log.first_position)
+    if damaged:
+        raise damage(log, Scan(PhysicalOffset(damaged[0]), "not the bytes that were synced there"), durable)
     return replace(todo, durable=durable)
 
 
@@ -246,19 +254,21 @@ def _empty(store: RecoveredStore) -> None:
     store.write_note()
 
 
-def _from_nothing(store: RecoveredStore, todo: Plan) -> Plan:
+def _from_nothing(store: RecoveredStore, todo: RecoveryPlan) -> RecoveryPlan:
     """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
     start = store.log.first_position
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
     if store.index is not None:
         store.index.clear()
-    return Plan(start, todo.durable, start)
+    return RecoveryPlan(start, todo.durable, start)
 
 
 class _Recovery:
     """Carries out a plan on one store."""
 
-    def __init__(self, store: RecoveredStore, todo: Plan, *, rebuild: bool, index_from: PhysicalOffset | None) -> None:
+    def __init__(
+        self, store: RecoveredStore, todo: RecoveryPlan, *, rebuild: bool, index_from: PhysicalOffset | None
+    ) -> None:
         self.store = store
         self.todo = todo
         start = store.log.first_position
@@ -269,7 +279,7 @@ class _Recovery:
         self.foreign = store.checkpoint.note is None
         # With note and list a missing queue, or start of a queue, is noticed: a queue that is absent was deleted.
         listed = store.queues.listed
-        self.known = store.checkpoint.note is not None and listed is not None and listed.log_start == start
+        self.has_queue_list = store.checkpoint.note is not None and listed is not None and listed.log_start == start
         self.progress: Callable[[int, int], None] | None = None
         self._reported = 0
         self.reach = store.queues.max_physical
@@ -291,9 +301,9 @@ class _Recovery:
     def run(self, *, clean: bool) -> bool:
         """Recover the store; returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
         store, todo = self.store, self.todo
-        others = min(todo.verify_from, self.queues_from)
-        if store.index is not None and self.progress is None and others - self.index_from > INDEX_BYTES:
-            self._lag_from, self.read_from = self.index_from, others
+        scan_from = min(todo.verify_from, self.queues_from)
+        if store.index is not None and self.progress is None and scan_from - self.index_from > INDEX_BYTES:
+            self._lag_from, self.read_from = self.index_from, scan_from
         if self.rebuild:
             store.queues.clear()
         elif not clean:
@@ -406,24 +416,24 @@ class _Recovery:
         store = self.store
         key = (message.topic, message.queue_id)
         expected = (message.physical_offset, message.store_bytes, self._code(message))
-        due = message.physical_offset >= self.queues_from
-        appended = self._append(key, message, expected[2]) if due else None
+        to_append = message.physical_offset >= self.queues_from
+        appended = self._append(key, message, expected[2]) if to_append else None
         if appended is not None:
             return appended
-        found = store.queues.get(key)
-        if not due and self.known and _of_deleted_topic(found, message):
+        queue = store.queues.get(key)
+        if not to_append and self.has_queue_list and _of_deleted_topic(queue, message):
             return True  # topic was deleted; after a crash only records newer than the checkpoint were dispatched
-        if found is None:
+        if queue is None:
             return self._may_be_deleted(message)
-        if self._as_expected(found, key, message.queue_offset, UNIT.pack(*expected)):
+        if self._as_expected(queue, key, message.queue_offset, UNIT.pack(*expected)):
             return True
-        unit = found.unit(message.queue_offset)
+        unit = queue.unit(message.queue_offset)
         newer = unit is not None and unit[0] > message.physical_offset
         if newer and unit and place_of(store, unit[0]) == (unit[1], message.queue_id, message.queue_offset):
             return True  # unit of a topic that was deleted and re-created
         if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
             return False
-        return found.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
+        return queue.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
 
     def _append(self, key: tuple[str, int], message: Message, code: int) -> bool | None:
         """True if the unit was appended, False if the record does not fit its queue, None if there is a unit already."""
@@ -431,8 +441,8 @@ class _Recovery:
         try:
             queue = store.queues.get_or_make(*key)
         except StoreError as error:
-            place = self._place(message.physical_offset)
-            raise CorruptRecord(f"{place}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
+            location = self._location(message.physical_offset)
+            raise CorruptRecord(f"{location}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
         if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
             log.warning(
                 "queue restarted after topic deletion topic=%s queue=%s offset=%s", *key, message.physical_offset
@@ -445,7 +455,7 @@ class _Recovery:
             if first is not None and place_of(store, first[0]) != (first[1], key[1], 0):
                 return False  # its units were damaged: those that the truncation took belong to older records
             start = store.log.first_position
-            if self.queues_from > start and not self.known:
+            if self.queues_from > start and not self.has_queue_list:
                 return False  # its earlier units are missing
             if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
                 return False  # the log before it is too short for that many records
@@ -464,7 +474,7 @@ class _Recovery:
         self._saved = self.written
         todo = self.store.queues.round(1)
         todo.write(self.store.disk, self.store.queues.list_file)
-        todo.done()
+        todo.finish()
 
     def _as_expected(self, queue: ConsumeQueue, key: tuple[str, int], queue_offset: QueueOffset, unit: bytes) -> bool:
         """Whether the queue holds this unit; looked up in a block of neighbouring units that is read once."""
@@ -501,7 +511,7 @@ class _Recovery:
                 self.read_from
             )  # fmt: skip
 
-    def _place(self, offset: int) -> str:
+    def _location(self, offset: int) -> str:
         """File and byte position of an offset, for messages to the operator."""
         file = next((file for file in self.store.log.files if file.start <= offset < file.end), None)
         return f"{file.path} at byte {offset - file.start} (offset {offset})" if file else f"offset {offset}"
@@ -516,14 +526,14 @@ class _Recovery:
         if key in self._restarted:  # the topic was not re-created: the next record is not number 1
             message, must = self._restarted[key]
         return CorruptRecord(
-            f"{self._place(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
+            f"{self._location(message.physical_offset)}: the record says it is number {message.queue_offset} of queue "
             f"{message.topic}/{message.queue_id}, where number {must} must follow",
             hint=_CUT.format(message.physical_offset),
         )
 
     def _code(self, message: Message) -> int:
-        due = delivery_code(message, self.store.settings.message_delay_level)
-        return tags_code(message.properties_raw) if due is None else due
+        delivery_ms = delivery_code(message, self.store.settings.message_delay_level)
+        return tags_code(message.properties_raw) if delivery_ms is None else delivery_ms
 
 
 def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
@@ -534,7 +544,7 @@ def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
     return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
 
 
-def _settle(store: RecoveredStore, todo: Plan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
+def _settle(store: RecoveredStore, todo: RecoveryPlan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_maintenance(boundaries)
@@ -542,7 +552,7 @@ def _settle(store: RecoveredStore, todo: Plan, boundaries: list[PhysicalOffset],
     store.log.sync_from(PhysicalOffset(min(todo.durable, store.log.end) - 1))
     todo_queues = store.queues.round(0)
     todo_queues.write(store.disk, store.queues.list_file)
-    todo_queues.done()
+    todo_queues.finish()
     if store.index is not None and store.index_queue is not None:
         snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))
         if snapshot is not None:

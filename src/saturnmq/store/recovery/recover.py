@@ -35,7 +35,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RecoveryFacts:
     """The input of `plan`.
 
     queues_reach: end of the last record that any consume queue points to, -1 without queues. queues_low: the same of the
@@ -56,7 +56,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """Offsets in the commit log, bytes: read and check from verify_from on; see the module docstring for the other two."""
 
     verify_from: PhysicalOffset
@@ -64,7 +64,7 @@ class Plan:
     dispatch_from: PhysicalOffset
 
 
-def plan(facts: Facts) -> Plan | None:
+def plan(facts: RecoveryFacts) -> RecoveryPlan | None:
     """The plan for a store; None if it has no commit log files and never had any (RC-07, RC-08, RC-11).
 
     Raises CorruptRecord if files that existed are missing.
@@ -99,7 +99,7 @@ def plan(facts: Facts) -> Plan | None:
         durable = facts.failed_at
         verify, dispatch = min(verify, durable), min(dispatch, durable)
     dispatch = max(dispatch, start)
-    return Plan(max(min(verify, dispatch), start), durable, dispatch)
+    return RecoveryPlan(max(min(verify, dispatch), start), durable, dispatch)
 
 
 def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> PhysicalOffset:
@@ -235,8 +235,8 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
 def damage(commit_log: ReadableLog, scan: Scan, durable: PhysicalOffset) -> CorruptRecord:
     """The error for a log whose valid records end before the durable offset."""
     file = next((file for file in commit_log.files if file.start <= scan.end < file.end), None)
-    place = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
+    location = f"{file.path} at byte {scan.end - file.start}" if file else "the commit log"
     return CorruptRecord(
-        f"{place} is damaged (offset {scan.end}: {scan.stopped_by}), but everything before offset {durable} was on disk.",
+        f"{location} is damaged (offset {scan.end}: {scan.stopped_by}), but everything before offset {durable} was on disk.",
         hint="Restore the file from a copy, or cut the log there with `saturnmq store repair` and lose the records after it.",
     )

@@ -19,7 +19,7 @@ from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import NAME_DIGITS, file_name, numbered_files
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES
 from saturnmq.store.settings import StoreSettings
-from saturnmq.store.tools.scan import Bad, LogFile, ReadOnlyDisk, file_of, log_files, message_at
+from saturnmq.store.tools.scan import InvalidRecord, ReadOnlyDisk, ScannedLogFile, file_of, log_files, message_at
 
 TEXT_BYTES_MAX: Final = 1 << 20  # limit for decompressing a body
 _HEX_LINE: Final = 16
@@ -49,21 +49,21 @@ def by_place(settings: StoreSettings, path: Path, at: int) -> Dumped:
     if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
         raise StoreError(f"{path} is not named by an offset of {NAME_DIGITS} digits: it is no commit log file")
     try:
-        file = LogFile(path, settings.commit_log_bytes)
+        file = ScannedLogFile(path, settings.commit_log_bytes)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if not 0 <= at < file.length:
         raise StoreError(f"byte {at} lies outside {path}, which has bytes 0 to {file.length - 1}")
-    found = file.record(at)
-    if isinstance(found, Message):
-        return Dumped(found, path, at)
-    what = found.what if isinstance(found, Bad) else "nothing was written there"
-    if found is None and file.is_filled(at):
-        what = "a filler: the next record is in the next file"
+    record = file.record(at)
+    if isinstance(record, Message):
+        return Dumped(record, path, at)
+    reason = record.reason if isinstance(record, InvalidRecord) else "nothing was written there"
+    if record is None and file.is_filled(at):
+        reason = "a filler: the next record is in the next file"
     following = file.resync(at + 1)
     more = f" The next good record of this file begins at byte {following}." if following >= 0 else ""
     raise CorruptRecord(
-        f"{path} at byte {at} (offset {file.start + at}): {what}; no record begins there.{more}",
+        f"{path} at byte {at} (offset {file.start + at}): {reason}; no record begins there.{more}",
         hint="`saturnmq store verify` finds damage.",
     )
 
@@ -100,25 +100,25 @@ def by_queue(settings: StoreSettings, topic: str, queue_id: int, queue_offset: Q
     if length == FILLER_SIZE:
         raise StoreError(f"{where} is a filler: the queue's first message has a greater offset")
     try:
-        found = by_offset(settings, physical)
+        dumped = by_offset(settings, physical)
     except CorruptRecord as error:
         raise CorruptRecord(f"{where} points to offset {physical}. {error.message}", hint=error.hint) from error
-    message = found.message
+    message = dumped.message
     if (message.topic, message.queue_id, message.queue_offset) != (topic, queue_id, queue_offset):
         raise CorruptRecord(
             f"{where} points to offset {physical}, where queue offset {message.queue_offset} of "
             f"{message.topic}/{message.queue_id} lies",
             hint="Rebuild the queues from the log: saturnmq store rebuild",
         )
-    return found
+    return dumped
 
 
-def fields(found: Dumped) -> list[tuple[str, object]]:
+def fields(dumped: Dumped) -> list[tuple[str, object]]:
     """(name in snake_case, value) of every field except properties and body, in the record's order."""
-    message = found.message
+    message = dumped.message
     return [
-        ("file", str(found.path)),
-        ("byte", found.at),
+        ("file", str(dumped.path)),
+        ("byte", dumped.at),
         ("total_size", message.store_bytes),
         ("body_crc", message.body_crc),
         ("queue_id", message.queue_id),
@@ -142,16 +142,16 @@ def fields(found: Dumped) -> list[tuple[str, object]]:
 
 def flag_names(sys_flag: int) -> str:
     """The set bits of a sys flag as text."""
-    words = [_TRANSACTION[sys_flag & 12]]
+    names = [_TRANSACTION[sys_flag & 12]]
     try:
         kind = compression_type(sys_flag)
-        words.append(f"compressed {kind.name}" if kind is not None and kind.name else "")
+        names.append(f"compressed {kind.name}" if kind is not None and kind.name else "")
     except MessageError:
-        words.append("compressed, type unknown")
-    words += [
+        names.append("compressed, type unknown")
+    names += [
         name for bit, name in ((2, "multi tags"), (16, "born host IPv6"), (32, "store host IPv6")) if sys_flag & bit
     ]
-    return ", ".join(word for word in words if word)
+    return ", ".join(text for text in names if text)
 
 
 def iso(ms: int) -> str:

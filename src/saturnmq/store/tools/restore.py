@@ -25,14 +25,14 @@ from saturnmq.store.files.disk import FOLDER_MODE, Disk
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.store import MessageStore
 from saturnmq.store.tools.scan import Progress, no_progress
-from saturnmq.store.tools.snapshot import EXTENSION_FOLDER, Entry, Manifest, new_private, read_manifest
-from saturnmq.store.tools.verify import Report, verify
+from saturnmq.store.tools.snapshot import EXTENSION_FOLDER, Manifest, ManifestEntry, new_private, read_manifest
+from saturnmq.store.tools.verify import VerifyReport, verify
 
 _CHUNK_BYTES: Final = 1 << 20
 _ALLOCATED: Final = ("commitlog", "consumequeue", EXTENSION_FOLDER)  # mapped: a hole could not be filled on a full disk
 
 
-def restore(source: Path, root: Path, progress: Progress = no_progress) -> Report:
+def restore(source: Path, root: Path, progress: Progress = no_progress) -> VerifyReport:
     """Make a store in the folder `root`, which must not exist or be empty, from a snapshot; returns its verification.
 
     Raises ConfigError, CorruptRecord if the snapshot is damaged or the restored store is not sound, DiskFull, StoreError. There
@@ -59,12 +59,12 @@ def restore(source: Path, root: Path, progress: Progress = no_progress) -> Repor
 
 
 def _copy_files(source: Path, root: Path, manifest: Manifest, progress: Progress) -> None:
-    total, done = manifest.total_bytes, 0
+    total, copied_bytes = manifest.total_bytes, 0
 
     def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
+        nonlocal copied_bytes
+        copied_bytes += count
+        progress(copied_bytes, total)
 
     for entry in manifest.files:
         inside = Path(entry.path)
@@ -73,15 +73,15 @@ def _copy_files(source: Path, root: Path, manifest: Manifest, progress: Progress
         _copy(source / inside, root / inside, entry, advance)
 
 
-def _copy(path: Path, made: Path, entry: Entry, advance: Callable[[int], None]) -> None:
+def _copy(path: Path, target: Path, entry: ManifestEntry, advance: Callable[[int], None]) -> None:
     """Copy one file. Raises CorruptRecord unless length and checksum are those of the manifest."""
-    made.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    target.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     digest, at = hashlib.sha256(), 0
     try:
         original = _regular(path)
     except FileNotFoundError as error:
         raise CorruptRecord(f"{path} is missing in the snapshot", hint="Use another snapshot.") from error
-    with original, new_private(made) as copy:
+    with original, new_private(target) as copy:
         while at <= entry.bytes and (chunk := original.read(_CHUNK_BYTES)):
             digest.update(chunk)
             if any(chunk):
@@ -116,7 +116,7 @@ async def _complete(store: MessageStore) -> None:
     await store.stop()
 
 
-def _recover(root: Path, manifest: Manifest) -> Report:
+def _recover(root: Path, manifest: Manifest) -> VerifyReport:
     """Open the copy as after a crash, close it, and verify it."""
     pairs = manifest.keys | {"storePathRootDir": str(root)}
     settings = load(StoreSettings, ("manifest", pairs)).settings
@@ -127,7 +127,9 @@ def _recover(root: Path, manifest: Manifest) -> Report:
     report = verify(settings, frozenset(manifest.keys))
     if not report.sound:
         first = report.problems[0]
-        raise CorruptRecord(f"the restored store is damaged: {first.path}: {first.what}", hint="Use another snapshot.")
+        raise CorruptRecord(
+            f"the restored store is damaged: {first.path}: {first.description}", hint="Use another snapshot."
+        )
     if report.log_end != manifest.log_end:
         text = f"the restored store ends at offset {report.log_end}, the snapshot was made up to {manifest.log_end}"
         raise CorruptRecord(text, hint="Use another snapshot.")

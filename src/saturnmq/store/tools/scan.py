@@ -36,7 +36,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with bytes done and total bytes."""
 
 
-def no_progress(done: int, total: int) -> None:
+def no_progress(done_bytes: int, total: int) -> None:
     """Ignore progress."""
 
 
@@ -56,7 +56,7 @@ class Problem:
     path: Path
     at: int
     offset: int
-    what: str
+    description: str
     next: str = ""
 
 
@@ -73,7 +73,7 @@ class ReadOnlyDisk(Disk):
 # ---- sizes
 
 
-def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
+def shaped(settings: StoreSettings, given_keys: Set[str]) -> StoreSettings:
     """The settings with the file sizes that the store was written with, except for keys that the operator gave.
 
     The sizes are recorded in queues.json; without it they are derived from the files. Raises StoreError if the store does not
@@ -83,13 +83,13 @@ def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
         raise StoreError(
             f"there is no store folder {settings.root}", hint="Name it with --data DIR, or -c broker.conf."
         )
-    settings = dataclasses.replace(settings, profile=_profile(settings, given))
+    settings = dataclasses.replace(settings, profile=_profile(settings, given_keys))
     logs = commit_log_paths(settings)
-    if "mappedFileSizeCommitLog" not in given and logs:
+    if "mappedFileSizeCommitLog" not in given_keys and logs:
         settings = dataclasses.replace(settings, commit_log_file_bytes=_log_bytes(settings, logs))
     queues = list(settings.consume_queue_dir.glob("*/*"))
     lengths = Counter(path.stat().st_size for folder in queues for path in numbered_files(folder))
-    if "mappedFileSizeConsumeQueue" not in given and lengths:
+    if "mappedFileSizeConsumeQueue" not in given_keys and lengths:
         listed = recorded(settings)
         size = listed.queue_file_bytes if listed is not None else 0
         whole = [length for length, _ in lengths.most_common() if length and length % UNIT_BYTES == 0]
@@ -97,10 +97,10 @@ def shaped(settings: StoreSettings, given: Set[str]) -> StoreSettings:
     return settings
 
 
-def _profile(settings: StoreSettings, given: Set[str]) -> StoreProfile:
+def _profile(settings: StoreSettings, given_keys: Set[str]) -> StoreProfile:
     """Detect the profile from the reserve file, whose length differs per profile."""
     reserve = settings.root / "reserve"
-    if "storeProfile" not in given and reserve.exists():
+    if "storeProfile" not in given_keys and reserve.exists():
         length = reserve.stat().st_size
         for profile in StoreProfile:
             if dataclasses.replace(settings, profile=profile).reserve_bytes == length:
@@ -122,17 +122,17 @@ def _log_bytes(settings: StoreSettings, paths: list[Path]) -> int:
     )
 
 
-def index_shape(settings: StoreSettings, given: Set[str]) -> IndexShape | None:
+def index_shape(settings: StoreSettings, given_keys: Set[str]) -> IndexShape | None:
     """Slots and entries of the index files; None if their length matches neither the settings nor a profile."""
     folder = settings.index_dir
     paths = [path for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
     lengths = Counter(path.stat().st_size for path in paths)
-    own = IndexShape(settings.index_slots, settings.index_entries)
-    if not lengths or {"maxHashSlotNum", "maxIndexNum"} & given or own.file_bytes in lengths:
-        return own
+    configured = IndexShape(settings.index_slots, settings.index_entries)
+    if not lengths or {"maxHashSlotNum", "maxIndexNum"} & given_keys or configured.file_bytes in lengths:
+        return configured
     for profile in StoreProfile:
-        other = dataclasses.replace(settings, profile=profile)
-        shape = IndexShape(other.index_slots, other.index_entries)
+        profile_settings = dataclasses.replace(settings, profile=profile)
+        shape = IndexShape(profile_settings.index_slots, profile_settings.index_entries)
         if shape.file_bytes == lengths.most_common(1)[0][0]:
             return shape
     return None
@@ -142,11 +142,11 @@ def index_shape(settings: StoreSettings, given: Set[str]) -> IndexShape | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class InvalidRecord:
     """Bytes that are not a valid record. at: byte of the file where one should begin; inside: offset of the wrong byte in it."""
 
     at: int
-    what: str
+    reason: str
     inside: int = 0
 
     @property
@@ -155,7 +155,7 @@ class Bad:
         return self.at + self.inside
 
 
-class LogFile:
+class ScannedLogFile:
     """One commit log file, read through a window. length: actual bytes, which may differ from file_bytes.
 
     torn_from: from this offset on a record may be torn, and is invalid then, as at the next start.
@@ -201,17 +201,17 @@ class LogFile:
         """Release the window."""
         self._window = b""
 
-    def record(self, at: int) -> Message | Bad | None:
+    def record(self, at: int) -> Message | InvalidRecord | None:
         """The record at a byte, or why it is invalid; None where nothing was written (zeros) and at the file's end.
 
         A valid filler counts as the end: the next record is in the next file. Checks length, magic, field lengths, CRC of the
         body and own offset (DUR-08).
         """
-        left = self.usable - at
-        head = self.read(at, min(left, 8))
+        remaining_bytes = self.usable - at
+        head = self.read(at, min(remaining_bytes, 8))
         if len(head) < 8:
             return (
-                Bad(at, f"{len(head)} bytes are left, a filler of 8 bytes is missing")
+                InvalidRecord(at, f"{len(head)} bytes are left, a filler of 8 bytes is missing")
                 if head.tobytes().strip(b"\0")
                 else None
             )
@@ -219,22 +219,30 @@ class LogFile:
         if size == 0 and magic == 0:
             return None
         if magic == BLANK_MAGIC:
-            rest = self.file_bytes - at
-            return None if size == rest else Bad(at, f"a filler says {size} bytes are left, must be {rest}")
+            filler_bytes = self.file_bytes - at
+            return (
+                None
+                if size == filler_bytes
+                else InvalidRecord(at, f"a filler says {size} bytes are left, must be {filler_bytes}")
+            )
         if magic != MESSAGE_MAGIC:
-            return Bad(at, f"magic is 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7 (or 0xCBD43194 of a filler)", 4)
-        if not RECORD_FIXED_BYTES <= size <= left:
-            return Bad(at, f"record length is {size}, must be {RECORD_FIXED_BYTES} to {left}")
-        own = int.from_bytes(self.read(at, 36)[28:], "big", signed=True)
-        if own != self.start + at:
-            return Bad(at, f"the record says it lies at offset {own}, must be {self.start + at}", 28)
+            return InvalidRecord(
+                at, f"magic is 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7 (or 0xCBD43194 of a filler)", 4
+            )
+        if not RECORD_FIXED_BYTES <= size <= remaining_bytes:
+            return InvalidRecord(at, f"record length is {size}, must be {RECORD_FIXED_BYTES} to {remaining_bytes}")
+        recorded_offset = int.from_bytes(self.read(at, 36)[28:], "big", signed=True)
+        if recorded_offset != self.start + at:
+            return InvalidRecord(
+                at, f"the record says it lies at offset {recorded_offset}, must be {self.start + at}", 28
+            )
         record = self.read(at, size)
         try:
             message = decode_record(record, 0, check_crc=True)
         except MessageError as error:
-            return Bad(at, error.message.replace("record at 0", "record"))
+            return InvalidRecord(at, error.message.replace("record at 0", "record"))
         if self.start + at >= self.torn_from and is_torn(message, at, record):
-            return Bad(at, "a record of which a part was not written")
+            return InvalidRecord(at, "a record of which a part was not written")
         return message
 
     def is_filled(self, at: int) -> bool:
@@ -245,12 +253,12 @@ class LogFile:
         """Position of the next valid record from byte `at` on; -1 if there is none."""
         while at < self.usable:
             chunk = bytes(self.read(at, WINDOW_BYTES))
-            found = chunk.find(_MAGIC, 4)
-            while found >= 0:
-                place = at + found - 4
-                if isinstance(self.record(place), Message):
-                    return place
-                found = chunk.find(_MAGIC, found + 1)
+            magic_at = chunk.find(_MAGIC, 4)
+            while magic_at >= 0:
+                position = at + magic_at - 4
+                if isinstance(self.record(position), Message):
+                    return position
+                magic_at = chunk.find(_MAGIC, magic_at + 1)
             if at + len(chunk) >= self.usable:
                 break
             at += len(chunk) - 8
@@ -267,42 +275,42 @@ class LogFile:
             end = first
         return 0
 
-    def records(self, at: int = 0) -> Iterator[Message | Bad]:
-        """Records from a byte on; an invalid one is yielded as Bad, and the scan continues at the next valid one."""
+    def records(self, at: int = 0) -> Iterator[Message | InvalidRecord]:
+        """Records from a byte on; an invalid one is yielded as InvalidRecord, and the scan continues at the next valid one."""
         while at < self.usable:
-            found = self.record(at)
-            if isinstance(found, Message):
-                yield found
-                at += found.store_bytes
+            record = self.record(at)
+            if isinstance(record, Message):
+                yield record
+                at += record.store_bytes
                 continue
-            if found is None:
+            if record is None:
                 if self.is_filled(at):
                     return
                 following = self.resync(at + 1)
                 if following < 0:
                     return
-                yield Bad(at, f"{following - at} bytes are empty or unreadable, and records follow them")
+                yield InvalidRecord(at, f"{following - at} bytes are empty or unreadable, and records follow them")
             else:
-                yield found
+                yield record
                 following = self.resync(at + 1)
                 if following < 0:
                     return
             at = following
 
 
-def log_files(settings: StoreSettings) -> list[LogFile]:
+def log_files(settings: StoreSettings) -> list[ScannedLogFile]:
     """The files of the commit log, ascending by start offset."""
     paths = sorted(commit_log_paths(settings), key=lambda path: path.name)
-    return [LogFile(path, settings.commit_log_bytes) for path in paths]
+    return [ScannedLogFile(path, settings.commit_log_bytes) for path in paths]
 
 
-def file_of(files: list[LogFile], offset: int) -> LogFile | None:
+def file_of(files: list[ScannedLogFile], offset: int) -> ScannedLogFile | None:
     """The file that contains an offset, else None."""
     return next((file for file in files if file.start <= offset < file.end), None)
 
 
 def evidence_of(settings: StoreSettings, note: Note | None) -> Evidence:
-    """What the checksums beside the log prove that the checkpoint does not, as the next start takes it.
+    """Evidence of the checksums beside the log that the checkpoint does not, as the next start takes it.
 
     Nothing if another broker wrote the store since then, which has replaced the checkpoint's note.
     """
@@ -310,7 +318,7 @@ def evidence_of(settings: StoreSettings, note: Note | None) -> Evidence:
     return evidence if note is not None and evidence.reach > note.log_synced else Evidence()
 
 
-def differing(files: list[LogFile], evidence: Evidence) -> list[int]:
+def differing(files: list[ScannedLogFile], evidence: Evidence) -> list[int]:
     """Offsets, ascending, of the records that are not what was synced there."""
 
     def view(offset: int, size: int) -> memoryview | None:
@@ -320,7 +328,7 @@ def differing(files: list[LogFile], evidence: Evidence) -> list[int]:
     return evidence.damaged(view, files[0].start) if files else []
 
 
-def message_at(files: list[LogFile], offset: int) -> Message:
+def message_at(files: list[ScannedLogFile], offset: int) -> Message:
     """The record at an offset. Raises CorruptRecord naming file, byte and what was found instead."""
     file = file_of(files, offset)
     if file is None:
@@ -330,14 +338,14 @@ def message_at(files: list[LogFile], offset: int) -> Message:
             hint="`saturnmq store verify` lists the first and last offset of every file.",
         )
     at = offset - file.start
-    found = file.record(at)
-    if isinstance(found, Message):
-        return found
-    if found is None:
-        what = "a filler: the next record is in the next file" if file.is_filled(at) else "nothing was written there"
+    record = file.record(at)
+    if isinstance(record, Message):
+        return record
+    if record is None:
+        reason = "a filler: the next record is in the next file" if file.is_filled(at) else "nothing was written there"
     else:
-        what = found.what
+        reason = record.reason
     raise CorruptRecord(
-        f"{file.path} at byte {at} (offset {offset}): {what}; no record begins there",
+        f"{file.path} at byte {at} (offset {offset}): {reason}; no record begins there",
         hint="`saturnmq store verify` finds damage; `store dump --topic T --queue Q --queue-offset N` needs no offset.",
     )

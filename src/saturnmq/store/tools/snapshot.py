@@ -36,7 +36,7 @@ from saturnmq.store.queue.queues import LIST_NAME
 from saturnmq.store.recovery.checkpoint import Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from saturnmq.store.settings import StoreSettings
-from saturnmq.store.tools.scan import LogFile, Progress, ReadOnlyDisk, log_files, no_progress
+from saturnmq.store.tools.scan import Progress, ReadOnlyDisk, ScannedLogFile, log_files, no_progress
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ _SHAPE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """One file of a snapshot. path: relative to the snapshot and to the restored store; bytes: its length."""
 
     path: str
@@ -70,9 +70,9 @@ class Manifest:
     log_start: int
     log_end: int
     keys: dict[str, str]
-    made: str = ""
+    created: str = ""
     source: str = ""
-    files: list[Entry] = field(default_factory=list)
+    files: list[ManifestEntry] = field(default_factory=list)
 
     @property
     def total_bytes(self) -> int:
@@ -81,7 +81,7 @@ class Manifest:
     def encode(self) -> bytes:
         table: dict[str, Any] = {
             "format": FORMAT,
-            "made": self.made,
+            "made": self.created,
             "source": self.source,
             "logStart": self.log_start,
             "logEnd": self.log_end,
@@ -99,11 +99,12 @@ def read_manifest(folder: Path) -> Manifest:
         if table["format"] != FORMAT:
             raise ConfigError(f"{path}: format {table['format']} is unknown, this version reads format {FORMAT}")
         files = [
-            Entry(str(name), int(size), str(digest), bool(linked)) for name, size, digest, linked in table["files"]
+            ManifestEntry(str(name), int(size), str(digest), bool(linked))
+            for name, size, digest, linked in table["files"]
         ]
         keys = {str(name): str(text) for name, text in table["keys"].items()}
-        if unknown := sorted(keys.keys() - set(_SHAPE)):  # such as a storePath, which would open files elsewhere
-            raise ValueError(f"keys {unknown} do not belong into a manifest")
+        if unknown_keys := sorted(keys.keys() - set(_SHAPE)):  # such as a storePath, which would open files elsewhere
+            raise ValueError(f"keys {unknown_keys} do not belong into a manifest")
         return Manifest(int(table["logStart"]), int(table["logEnd"]), keys, table["made"], table["source"], files)
     except FileNotFoundError as error:
         raise ConfigError(
@@ -149,9 +150,9 @@ class _Snapshot:
         self._target = target
         self._progress = progress
         self._note: Note | None = None
-        self._done = 0
+        self._copied_bytes = 0
         self._total = 0
-        self._files: list[Entry] = []
+        self._files: list[ManifestEntry] = []
 
     def run(self) -> Manifest:
         settings = self._settings
@@ -172,8 +173,8 @@ class _Snapshot:
         start, end = self._log()
         shown = to_properties(settings) | {name: str(size) for name, size in settings.sizes.items()}
         keys = {name: shown[name] for name in _SHAPE if name in keys_of(StoreSettings)}
-        made = datetime.now(UTC).isoformat(timespec="seconds")
-        return Manifest(start, end, keys, made, str(settings.root), sorted(self._files, key=lambda each: each.path))
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        return Manifest(start, end, keys, created, str(settings.root), sorted(self._files, key=lambda each: each.path))
 
     def _copy_folder(self, folder: Path) -> None:
         """Copy all files below a folder that are not temporary."""
@@ -224,7 +225,7 @@ class _Snapshot:
             start = file.start
         return start, last.start + end
 
-    def _checked_from(self, file: LogFile) -> int:
+    def _checked_from(self, file: ScannedLogFile) -> int:
         """Byte of a record in the file from which the log is read: as at a start of the store, what is before it is durable."""
         at = self._note.verify_from - file.start if self._note is not None else 0
         return at if 0 < at < file.file_bytes and isinstance(file.record(at), Message) else 0
@@ -241,13 +242,13 @@ class _Snapshot:
         """Copy a file; the copy is zero after the first `used` bytes."""
         with path.open("rb") as source:
             mode, length = os.fstat(source.fileno()).st_mode & 0o777, os.fstat(source.fileno()).st_size
-            made = self._made(inside)
+            target = self._target_path(inside)
             digest = hashlib.sha256()
-            left = length if used is None else used
-            with new_private(made) as copy:
+            remaining_bytes = length if used is None else used
+            with new_private(target) as copy:
                 for at in range(0, length, _CHUNK_BYTES):
-                    chunk = source.read(min(_CHUNK_BYTES, left)) if left > 0 else b""
-                    left -= len(chunk)
+                    chunk = source.read(min(_CHUNK_BYTES, remaining_bytes)) if remaining_bytes > 0 else b""
+                    remaining_bytes -= len(chunk)
                     chunk = chunk.ljust(min(_CHUNK_BYTES, length - at), b"\0")
                     digest.update(chunk)
                     if any(chunk):
@@ -258,13 +259,13 @@ class _Snapshot:
                 copy.flush()
                 os.fchmod(copy.fileno(), mode)
                 os.fsync(copy.fileno())
-        self._files.append(Entry(str(inside), length, digest.hexdigest(), linked=False))
+        self._files.append(ManifestEntry(str(inside), length, digest.hexdigest(), linked=False))
 
     def _link(self, path: Path, inside: Path) -> bool:
         """Link a complete file, or copy it to another file system; False if it was deleted meanwhile."""
-        made = self._made(inside)
+        target = self._target_path(inside)
         try:
-            os.link(path, made)
+            os.link(path, target)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -272,24 +273,24 @@ class _Snapshot:
                 raise
             return self._copy_if_there(path, inside)
         length, digest = 0, hashlib.sha256()
-        with made.open("rb") as source:
+        with target.open("rb") as source:
             os.fsync(source.fileno())
             while chunk := source.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 length += len(chunk)
                 self._advance(inside, len(chunk))
-        self._files.append(Entry(str(inside), length, digest.hexdigest(), linked=True))
+        self._files.append(ManifestEntry(str(inside), length, digest.hexdigest(), linked=True))
         return True
 
-    def _made(self, inside: Path) -> Path:
+    def _target_path(self, inside: Path) -> Path:
         path = self._target / inside
         path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         return path
 
     def _advance(self, inside: Path, count: int) -> None:
         if inside.parts[0] == "commitlog":
-            self._done += count
-            self._progress(min(self._done, self._total), self._total)
+            self._copied_bytes += count
+            self._progress(min(self._copied_bytes, self._total), self._total)
 
 
 def again(call: Callable[[], T]) -> T:
@@ -300,10 +301,10 @@ def again(call: Callable[[], T]) -> T:
     return call()
 
 
-def _end_of_records(file: LogFile, at: int) -> int:
+def _end_of_records(file: ScannedLogFile, at: int) -> int:
     """Byte after the last whole record of a file that may be written meanwhile; a record begins at byte `at`."""
-    while isinstance(found := file.record(at), Message):
-        at += found.store_bytes
+    while isinstance(record := file.record(at), Message):
+        at += record.store_bytes
     file.forget()
     return at
 

@@ -24,14 +24,14 @@ from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.queues import LIST_NAME
 from saturnmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Note
 from saturnmq.store.recovery.opening import FAILURE_NAME
-from saturnmq.store.recovery.recover import Facts, FileFacts, plan
+from saturnmq.store.recovery.recover import FileFacts, RecoveryFacts, plan
 from saturnmq.store.settings import StoreSettings
 from saturnmq.store.tools.scan import (
-    Bad,
-    LogFile,
+    InvalidRecord,
     Problem,
     Progress,
     ReadOnlyDisk,
+    ScannedLogFile,
     Weight,
     differing,
     evidence_of,
@@ -67,7 +67,7 @@ class FileReport:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """Result of a verification. problems_total also counts those beyond the first PROBLEMS_MAX."""
 
     root: Path
@@ -94,24 +94,26 @@ class Report:
         return self.damage_total == 0
 
 
-def verify(settings: StoreSettings, given: Set[str] = frozenset(), progress: Progress = no_progress) -> Report:
+def verify(
+    settings: StoreSettings, given_keys: Set[str] = frozenset(), progress: Progress = no_progress
+) -> VerifyReport:
     """Read the whole store and report what is wrong with it. settings: as returned by `scan.shaped`.
 
     Raises StoreError if something cannot be read at all.
     """
-    return _Verifier(settings, given, progress).run()
+    return _Verifier(settings, given_keys, progress).run()
 
 
 class _Verifier:
-    def __init__(self, settings: StoreSettings, given: Set[str], progress: Progress) -> None:
+    def __init__(self, settings: StoreSettings, given_keys: Set[str], progress: Progress) -> None:
         self.settings = settings
         self.progress = progress
-        self.report = Report(settings.root, clean_stop=not settings.abort_path.exists())
+        self.report = VerifyReport(settings.root, clean_stop=not settings.abort_path.exists())
         self.files = log_files(settings)
         self.note: Note | None = None
         self.index: IndexCheck | None = None
         if settings.message_index_enable:
-            shape = index_shape(settings, given)
+            shape = index_shape(settings, given_keys)
             if shape is None:
                 self._problem(
                     settings.index_dir,
@@ -125,11 +127,11 @@ class _Verifier:
         self._store_ms = 0
         self._earlier = 0
         self._bounds: set[int] = set()
-        self._bad: list[tuple[int, int]] = []  # ascending ranges of the log without a valid record
-        self._empty_from: tuple[LogFile, int] | None = None
+        self._invalid_ranges: list[tuple[int, int]] = []  # ascending ranges of the log without a valid record
+        self._empty_from: tuple[ScannedLogFile, int] | None = None
         self._differing: list[int] = []  # offsets of records that are not what was synced there
 
-    def run(self) -> Report:
+    def run(self) -> VerifyReport:
         self.queues.load()
         checkpoint = self._checkpoint()
         self._log_lengths()
@@ -144,13 +146,15 @@ class _Verifier:
             self.report.log_start = self.files[0].start
         self._read_log(durable, total)
         self._lost(evidence.reach)
-        self.queues.finish(self._bad, pending_from, self.report.log_end)
+        self.queues.finish(self._invalid_ranges, pending_from, self.report.log_end)
         self.report.queue_units = self.queues.units
         self.report.files += [FileReport("consume queue", *row) for row in self.queues.rows]
         if self.index is not None:
             late = self.note.indexed if self.note and not self.report.clean_stop else pending_from
-            known = self.note is not None and self.note.index_file != 0
-            self.index.finish(self._bad, late, self.report.log_start, self.report.log_end, known=known)
+            had_index = self.note is not None and self.note.index_file != 0
+            self.index.finish(
+                self._invalid_ranges, late, self.report.log_start, self.report.log_end, had_index=had_index
+            )
             self.report.index_entries = self.index.entries
             self.report.files += [FileReport("index", *row) for row in self.index.rows]
         self._note_fits()
@@ -161,14 +165,14 @@ class _Verifier:
     def _problem(
         self,
         path: Path,
-        what: str,
+        description: str,
         following: str = "",
         *,
         at: int = -1,
         offset: int = -1,
         weight: Weight = Weight.DAMAGE,
     ) -> None:
-        self.report.add(Problem(weight, path, at, offset, what, following))
+        self.report.add(Problem(weight, path, at, offset, description, following))
 
     # ---- checkpoint and state files
 
@@ -207,12 +211,12 @@ class _Verifier:
         if note is None:
             return
         end = self.report.log_end
-        if note.log_synced > end and not self._bad:
+        if note.log_synced > end and not self._invalid_ranges:
             self._problem(
                 path, f"says the log was on disk up to offset {note.log_synced}, but it ends at {end}", _REPAIR, at=56
             )
         start = max(self.report.log_start, 0)
-        if not self._bad and start < note.verify_from < end and note.verify_from not in self._bounds:
+        if not self._invalid_ranges and start < note.verify_from < end and note.verify_from not in self._bounds:
             self._problem(path, f"names offset {note.verify_from}, where no record begins", "remove it", at=92)
 
     def _state_files(self) -> None:
@@ -266,7 +270,7 @@ class _Verifier:
                     offset=after.start,
                 )
 
-    def _first_store_ms(self, file: LogFile) -> int:
+    def _first_store_ms(self, file: ScannedLogFile) -> int:
         first = file.record(0)
         return first.store_timestamp_ms if isinstance(first, Message) else -1
 
@@ -277,7 +281,7 @@ class _Verifier:
         reach = PhysicalOffset(self.queues.reach)
         try:
             todo = plan(
-                Facts(
+                RecoveryFacts(
                     facts,
                     self.settings.commit_log_bytes,
                     clean,
@@ -294,12 +298,12 @@ class _Verifier:
         return todo.durable, 1 << 62 if clean else todo.dispatch_from
 
     def _read_log(self, durable: int, total: int) -> None:
-        done = 0
+        done_bytes = 0
         for file in self.files:
             file.torn_from = durable
             row = FileReport("commit log", file.path, file.length, 0, -1, -1)
             self.report.files.append(row)
-            at = self._read_file(file, row, durable, done, total)
+            at = self._read_file(file, row, durable, done_bytes, total)
             if row.count or not self.report.log_end:
                 self.report.log_end = file.start + at
             if file.is_filled(at):
@@ -308,102 +312,104 @@ class _Verifier:
                 self.report.log_end = file.end
             elif self._empty_from is None:
                 self._empty_from = (file, at)
-            done += file.length
+            done_bytes += file.length
             file.forget()
         self._close_bad(self.report.log_end)
 
     def _lost(self, reach: int) -> None:
         """Report records that were synced and of which the log has nothing, not even damaged bytes. reach: -1 without checksums."""
-        lost = [at for at in self._differing if not any(low <= at < high for low, high in self._bad)]
+        lost = [at for at in self._differing if not any(low <= at < high for low, high in self._invalid_ranges)]
         end = self.report.log_end
         if lost:
             file, begin = file_of(self.files, lost[0]), lost[0]
-            what = f"no record begins here, but {len(lost)} records that were synced here and behind are missing"
-        elif reach > end and not self._bad:
+            description = f"no record begins here, but {len(lost)} records that were synced here and behind are missing"
+        elif reach > end and not self._invalid_ranges:
             file, begin = file_of(self.files, end), end
-            what = f"the log ends at offset {end}, but it was on disk up to {reach}"
+            description = f"the log ends at offset {end}, but it was on disk up to {reach}"
         else:
             return
         path, at = (file.path, begin - file.start) if file is not None else (self.settings.commit_log_dirs[0], -1)
-        self._problem(path, what, _REPAIR, at=at, offset=begin)
-        self._bad = sorted([*self._bad, (begin, max(reach, begin + 1))])
+        self._problem(path, description, _REPAIR, at=at, offset=begin)
+        self._invalid_ranges = sorted([*self._invalid_ranges, (begin, max(reach, begin + 1))])
 
-    def _read_file(self, file: LogFile, row: FileReport, durable: int, done: int, total: int) -> int:
+    def _read_file(self, file: ScannedLogFile, row: FileReport, durable: int, done_bytes: int, total: int) -> int:
         """Check one file; returns the end of its last valid record, bytes in the file."""
         at = reported = 0
         bad_at = -1
         differs = {offset for offset in self._differing if file.start <= offset < file.end}
-        for found in file.records():
-            if isinstance(found, Message) and found.physical_offset in differs:
-                found = Bad(found.physical_offset - file.start, _DIFFERS)
+        for record in file.records():
+            if isinstance(record, Message) and record.physical_offset in differs:
+                record = InvalidRecord(record.physical_offset - file.start, _DIFFERS)
             if self._empty_from is not None:
                 before, empty_at = self._empty_from
-                what = f"nothing was written here, but {file.path.name} after it has records"
-                self._bad_record(before, Bad(empty_at, what), durable)
+                reason = f"nothing was written here, but {file.path.name} after it has records"
+                self._bad_record(before, InvalidRecord(empty_at, reason), durable)
                 self._empty_from = None
-            if isinstance(found, Bad):
-                bad_at = found.at
-                self._bad_record(file, found, durable)
+            if isinstance(record, InvalidRecord):
+                bad_at = record.at
+                self._bad_record(file, record, durable)
                 continue
-            self._close_bad(found.physical_offset)
+            self._close_bad(record.physical_offset)
             bad_at = -1
             row.count += 1
-            row.first = found.physical_offset if row.first < 0 else row.first
-            row.last = found.physical_offset
-            at = found.physical_offset - file.start + found.store_bytes
-            self._record(file, found)
+            row.first = record.physical_offset if row.first < 0 else row.first
+            row.last = record.physical_offset
+            at = record.physical_offset - file.start + record.store_bytes
+            self._record(file, record)
             if at - reported >= _PROGRESS_BYTES:
                 reported = at
-                self.progress(done + at, total)
+                self.progress(done_bytes + at, total)
         written = file.written_end()
         if bad_at < 0 and written > at and not file.is_filled(at):
-            self._bad_record(file, Bad(at, f"no record, but {written - at} bytes that are not zero"), durable)
+            self._bad_record(file, InvalidRecord(at, f"no record, but {written - at} bytes that are not zero"), durable)
         return at
 
-    def _bad_record(self, file: LogFile, bad: Bad, durable: int) -> None:
-        offset = file.start + bad.at
+    def _bad_record(self, file: ScannedLogFile, invalid: InvalidRecord, durable: int) -> None:
+        offset = file.start + invalid.at
         self._close_bad(offset)
-        self._bad.append((offset, -1))
+        self._invalid_ranges.append((offset, -1))
         self.queues.gap = True
         if offset < durable:
-            self._problem(file.path, bad.what, _REPAIR, at=bad.byte, offset=offset)
+            self._problem(file.path, invalid.reason, _REPAIR, at=invalid.byte, offset=offset)
         else:
             self._problem(
                 file.path,
-                f"{bad.what}; it was not on disk yet when the store stopped",
+                f"{invalid.reason}; it was not on disk yet when the store stopped",
                 "the next start cuts the log there",
-                at=bad.byte,
+                at=invalid.byte,
                 offset=offset,
                 weight=Weight.PENDING,
             )
 
     def _close_bad(self, offset: int) -> None:
-        if self._bad and self._bad[-1][1] < 0:
-            self._bad[-1] = (self._bad[-1][0], max(offset, self._bad[-1][0] + 1))
+        if self._invalid_ranges and self._invalid_ranges[-1][1] < 0:
+            self._invalid_ranges[-1] = (self._invalid_ranges[-1][0], max(offset, self._invalid_ranges[-1][0] + 1))
 
-    def _record(self, file: LogFile, message: Message) -> None:
+    def _record(self, file: ScannedLogFile, message: Message) -> None:
         self.report.records += 1
         offset = message.physical_offset
         if self.note is not None and offset == self.note.verify_from:
             self._bounds.add(offset)
         store_ms = message.store_timestamp_ms
-        what = ""
+        description = ""
         if not 0 <= store_ms < TIME_END_MS:  # no checksum covers it; recovery uses the previous record's time
-            what = f"store time {store_ms} cannot be, must be Unix ms from 0 to {TIME_END_MS - 1}"
+            description = f"store time {store_ms} cannot be, must be Unix ms from 0 to {TIME_END_MS - 1}"
             message.store_timestamp_ms = UNKNOWN_MS
         elif store_ms < self._store_ms:
-            what = f"store time {store_ms} is before that of a record before it, {self._store_ms}: the clock went back"
+            description = (
+                f"store time {store_ms} is before that of a record before it, {self._store_ms}: the clock went back"
+            )
         else:
             self._store_ms = store_ms
-        if what:
+        if description:
             self._earlier += 1
             if self._earlier <= 10:
-                what += "; a search by time may miss by as much"
+                description += "; a search by time may miss by as much"
                 at = offset - file.start + 56
-                self._problem(file.path, what, at=at, offset=offset, weight=Weight.REMARK)
+                self._problem(file.path, description, at=at, offset=offset, weight=Weight.REMARK)
         if message.sys_flag & TRANSACTION_MASK not in _NOT_IN_QUEUE:
-            due = delivery_code(message, self.settings.message_delay_level)
-            self.queues.record(message, tags_code(message.properties_raw) if due is None else due)
+            delivery_ms = delivery_code(message, self.settings.message_delay_level)
+            self.queues.record(message, tags_code(message.properties_raw) if delivery_ms is None else delivery_ms)
         if self.index is not None:
             self.index.record(message)
 

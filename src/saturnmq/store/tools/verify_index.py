@@ -68,9 +68,11 @@ class IndexCheck:
         self._strays: list[_Entry] = []
         self._run_open = False
 
-    def _problem(self, path: Path, what: str, *, at: int = -1, offset: int = -1, start_does: bool = False) -> None:
+    def _problem(
+        self, path: Path, description: str, *, at: int = -1, offset: int = -1, start_does: bool = False
+    ) -> None:
         weight = Weight.PENDING if start_does else Weight.DAMAGE
-        self._add(Problem(weight, path, at, offset, what, _BY_ITSELF if start_does else _REBUILD))
+        self._add(Problem(weight, path, at, offset, description, _BY_ITSELF if start_does else _REBUILD))
 
     # ---- the files
 
@@ -104,16 +106,16 @@ class IndexCheck:
             data = self._disk.read(fd, at + first * ENTRY_BYTES, size)
             for value, offset, seconds, previous in ENTRY.iter_unpack(data):
                 number += 1
-                place = at + number * ENTRY_BYTES
+                entry_at = at + number * ENTRY_BYTES
                 slot = value % count
                 if previous != slots[slot]:
                     broken += 1
                     if broken == 1:
-                        what = f"entry {number} leads on to entry {previous}, must be {slots[slot]}"
-                        self._problem(file.path, what, at=place + 16, offset=offset)
+                        description = f"entry {number} leads on to entry {previous}, must be {slots[slot]}"
+                        self._problem(file.path, description, at=entry_at + 16, offset=offset)
                 used += not slots[slot]
                 slots[slot] = number
-                yield _Entry(file.path, place, number, value, offset, seconds, file.begin_ms)
+                yield _Entry(file.path, entry_at, number, value, offset, seconds, file.begin_ms)
             if not data:
                 return
         self._slots(file, fd, slots, used)
@@ -124,8 +126,8 @@ class IndexCheck:
             raw.byteswap()
         if raw != slots:
             slot = next(n for n, (is_now, must) in enumerate(zip(raw, slots, strict=True)) if is_now != must)
-            what = f"slot {slot} names entry {raw[slot]}, must be {slots[slot]}"
-            self._problem(file.path, what, at=HEADER_BYTES + slot * SLOT_BYTES)
+            description = f"slot {slot} names entry {raw[slot]}, must be {slots[slot]}"
+            self._problem(file.path, description, at=HEADER_BYTES + slot * SLOT_BYTES)
         if file.used_slots != used:
             self._problem(file.path, f"the header counts {file.used_slots} slots in use, must be {used}", at=32)
 
@@ -148,20 +150,20 @@ class IndexCheck:
         while self._next is not None and self._next.offset < offset:
             self._stray(self._next)
             self._advance()
-        found: list[int] = []
+        hashes: list[int] = []
         while self._next is not None and self._next.offset == offset:
             entry = self._next
-            found.append(entry.hash)
-            if len(found) > len(expected):
+            hashes.append(entry.hash)
+            if len(hashes) > len(expected):
                 self._stray(entry)
-            elif entry.hash != expected[len(found) - 1]:
-                what = f"entry {entry.number} has hash {entry.hash}, must be {expected[len(found) - 1]}"
-                self._problem(entry.path, what, at=entry.at, offset=offset)
+            elif entry.hash != expected[len(hashes) - 1]:
+                description = f"entry {entry.number} has hash {entry.hash}, must be {expected[len(hashes) - 1]}"
+                self._problem(entry.path, description, at=entry.at, offset=offset)
             elif entry.number > 1 and message.store_timestamp_ms != UNKNOWN_MS:
                 self._time(entry, message.store_timestamp_ms)
             self.entries += 1
             self._advance()
-        missing = len(found) < min(len(expected), len(keys_of(message.properties_raw, WORDS_MAX)))
+        missing = len(hashes) < min(len(expected), len(keys_of(message.properties_raw, WORDS_MAX)))
         if missing and self._run_open:
             self._missing[-1] = (self._missing[-1][0], self._missing[-1][1] + 1)
         elif missing and len(self._missing) < _KEPT_MAX:
@@ -172,8 +174,8 @@ class IndexCheck:
         seconds = (store_ms - entry.begin_ms) // 1000 if 0 < entry.begin_ms < store_ms else 0
         seconds = min(seconds, _SECONDS_MAX)
         if entry.seconds != seconds:
-            what = f"entry {entry.number} says {entry.seconds} s after the file's begin, must be {seconds}"
-            self._problem(entry.path, what, at=entry.at + 12, offset=entry.offset)
+            description = f"entry {entry.number} says {entry.seconds} s after the file's begin, must be {seconds}"
+            self._problem(entry.path, description, at=entry.at + 12, offset=entry.offset)
 
     def _stray(self, entry: _Entry) -> None:
         if len(self._strays) < _KEPT_MAX:
@@ -185,24 +187,26 @@ class IndexCheck:
     # ---- after the log was read
 
     def finish(
-        self, bad: list[tuple[int, int]], pending_from: int, log_start: int, log_end: int, *, known: bool
+        self, invalid_ranges: list[tuple[int, int]], pending_from: int, log_start: int, log_end: int, *, had_index: bool
     ) -> None:
         """Report findings after the whole log was read.
 
-        bad: ranges of the log without a valid record. pending_from: from this offset on entries may be missing. known: the
+        invalid_ranges: without a valid record. pending_from: from this offset on entries may be missing. had_index: the
         checkpoint says that there was an index.
         """
         while self._next is not None:
             self._stray(self._next)
             self._advance()
         for offset, count in self._missing:
-            what = f"{count} records with keys, the first at offset {offset}, are not in the index"
-            if self._paths or known or offset >= pending_from:
-                self._problem(self._folder, what, offset=offset, start_does=offset >= pending_from)
+            description = f"{count} records with keys, the first at offset {offset}, are not in the index"
+            if self._paths or had_index or offset >= pending_from:
+                self._problem(self._folder, description, offset=offset, start_does=offset >= pending_from)
             else:
-                self._add(Problem(Weight.REMARK, self._folder, -1, offset, f"there is no index: {what}", _REBUILD))
+                self._add(
+                    Problem(Weight.REMARK, self._folder, -1, offset, f"there is no index: {description}", _REBUILD)
+                )
         for entry in self._strays:
-            if entry.offset < log_start or any(low <= entry.offset < high for low, high in bad):
+            if entry.offset < log_start or any(low <= entry.offset < high for low, high in invalid_ranges):
                 continue
             behind = entry.offset >= log_end
             self._problem(

@@ -17,7 +17,7 @@ from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, Unit
 from saturnmq.store.queue.queues import LIST_NAME, Key, parse_list
 from saturnmq.store.settings import StoreSettings
-from saturnmq.store.tools.scan import LogFile, Problem, ReadOnlyDisk, Weight, file_of
+from saturnmq.store.tools.scan import Problem, ReadOnlyDisk, ScannedLogFile, Weight, file_of
 
 _BLOCK_UNITS: Final = 128
 _READ_BYTES: Final = UNIT_BYTES * 50_000
@@ -80,7 +80,7 @@ class QueueCheck:
     gap: damage was found in the log before the next record, so numbers of records may be missing.
     """
 
-    def __init__(self, settings: StoreSettings, files: list[LogFile], add: Callable[[Problem], None]) -> None:
+    def __init__(self, settings: StoreSettings, files: list[ScannedLogFile], add: Callable[[Problem], None]) -> None:
         self.settings = settings
         self._files = files
         self.units = 0
@@ -92,9 +92,11 @@ class QueueCheck:
         self._absent: dict[Key, _Lack] = {}
         self.rows: list[tuple[Path, int, int, int, int]] = []  # path, bytes, units, first and last queue offset
 
-    def _problem(self, path: Path, what: str, *, at: int = -1, offset: int = -1, start_does: bool = False) -> None:
+    def _problem(
+        self, path: Path, description: str, *, at: int = -1, offset: int = -1, start_does: bool = False
+    ) -> None:
         weight = Weight.PENDING if start_does else Weight.DAMAGE
-        self._add(Problem(weight, path, at, offset, what, _BY_ITSELF if start_does else _REBUILD))
+        self._add(Problem(weight, path, at, offset, description, _BY_ITSELF if start_does else _REBUILD))
 
     # ---- before the log is read
 
@@ -120,8 +122,8 @@ class QueueCheck:
         for path in paths:
             length = path.stat().st_size
             if length != queue.file_bytes:
-                what = f"is {length} bytes long, must be {queue.file_bytes}"
-                self._problem(path, what, at=min(length, queue.file_bytes))
+                description = f"is {length} bytes long, must be {queue.file_bytes}"
+                self._problem(path, description, at=min(length, queue.file_bytes))
             if int(path.name) != queue.end and open_ended:
                 where = (
                     "does not follow the file before it" if int(path.name) % queue.file_bytes == 0 else "is misnamed"
@@ -145,10 +147,10 @@ class QueueCheck:
             if not run and not data.strip(b"\0"):
                 at += whole
                 continue
-            for place, (physical, size, _) in enumerate(UNIT.iter_unpack(data[:whole])):
+            for unit_number, (physical, size, _) in enumerate(UNIT.iter_unpack(data[:whole])):
                 if physical >= 0 and size > 0:
                     if not run or not counts:
-                        place_at = at + place * UNIT_BYTES
+                        place_at = at + unit_number * UNIT_BYTES
                         self._problem(path, f"a unit (offset {physical}, size {size}) after an empty one", at=place_at)
                         return used
                     used += 1
@@ -161,8 +163,8 @@ class QueueCheck:
                 else:
                     run = False
                     if (physical, size) != (0, 0):
-                        what = f"a unit of offset {physical} and size {size}, both must be positive"
-                        self._problem(path, what, at=at + place * UNIT_BYTES)
+                        description = f"a unit of offset {physical} and size {size}, both must be positive"
+                        self._problem(path, description, at=at + unit_number * UNIT_BYTES)
                         return used
             at += whole
         return used
@@ -205,10 +207,10 @@ class QueueCheck:
         """Queue offset 0: earlier records without a unit are of a topic that was deleted since."""
         if queue.missing.first is None:
             return
-        what = (
+        description = (
             f"queue restarts here: {queue.missing.count} records before it have no unit, right if the topic was deleted"
         )
-        self._add(Problem(Weight.REMARK, queue.folder, -1, message.physical_offset, what))
+        self._add(Problem(Weight.REMARK, queue.folder, -1, message.physical_offset, description))
         queue.missing = _Lack()
 
     def _follows(self, lack: _Lack, message: Message, first: int) -> None:
@@ -222,32 +224,36 @@ class QueueCheck:
         elif message.queue_offset != must:
             offset = message.physical_offset
             file = file_of(self._files, offset)
-            what = f"the record says it is number {message.queue_offset} of queue {message.topic}/{message.queue_id}"
+            description = (
+                f"the record says it is number {message.queue_offset} of queue {message.topic}/{message.queue_id}"
+            )
             path, at = (file.path, offset - file.start + 20) if file is not None else (self.settings.root, -1)
             self._add(
-                Problem(Weight.DAMAGE, path, at, offset, f"{what}, where {must} must follow", _CUT.format(offset))
+                Problem(
+                    Weight.DAMAGE, path, at, offset, f"{description}, where {must} must follow", _CUT.format(offset)
+                )
             )
 
     # ---- after the log was read
 
-    def finish(self, bad: list[tuple[int, int]], pending_from: int, log_end: int) -> None:
-        """Report findings. bad: ranges without a valid record. pending_from: from this offset on units may be missing."""
+    def finish(self, invalid_ranges: list[tuple[int, int]], pending_from: int, log_end: int) -> None:
+        """Report findings. invalid_ranges: without a valid record. pending_from: from this offset on units may be missing."""
         for (topic, queue_id), queue in self._queues.items():
-            for lack, what in ((queue.missing, "no unit for"), (queue.wrong, "another unit than that of")):
+            for lack, fault in ((queue.missing, "no unit for"), (queue.wrong, "another unit than that of")):
                 if lack.first is not None:
                     self._problem(
                         queue.folder,
-                        f"{what} {lack.count} records; the first is queue offset {lack.first.queue_offset} of {topic}/{queue_id}",
+                        f"{fault} {lack.count} records; the first is queue offset {lack.first.queue_offset} of {topic}/{queue_id}",
                         offset=lack.first.physical_offset,
                         start_does=lack.first.physical_offset >= pending_from,
                     )
             if queue.matched != queue.live:
-                self._units_without_record((topic, queue_id), queue, bad, pending_from, log_end)
+                self._units_without_record((topic, queue_id), queue, invalid_ranges, pending_from, log_end)
         self._listed(pending_from)
         self._cache.close()
 
     def _units_without_record(
-        self, key: Key, queue: _Queue, bad: list[tuple[int, int]], pending_from: int, log_end: int
+        self, key: Key, queue: _Queue, invalid_ranges: list[tuple[int, int]], pending_from: int, log_end: int
     ) -> None:
         files = self._files
         start = files[0].start if files else 0
@@ -256,14 +262,14 @@ class QueueCheck:
             if unit is None or unit[1] == FILLER_SIZE or unit[0] < start:
                 continue
             physical, size, _ = unit
-            if any(low <= physical < high for low, high in bad):
+            if any(low <= physical < high for low, high in invalid_ranges):
                 continue
             file = file_of(files, physical)
-            found = file.record(physical - file.start) if file is not None else None
+            record = file.record(physical - file.start) if file is not None else None
             if (
-                isinstance(found, Message)
-                and (found.topic, found.queue_id, found.queue_offset) == (*key, queue_offset)
-                and found.store_bytes == size
+                isinstance(record, Message)
+                and (record.topic, record.queue_id, record.queue_offset) == (*key, queue_offset)
+                and record.store_bytes == size
             ):
                 continue
             at = queue_offset * UNIT_BYTES
@@ -287,15 +293,17 @@ class QueueCheck:
         for key, lack in self._absent.items():
             first = lack.first.physical_offset if lack.first is not None else -1
             folder = self.settings.consume_queue_dir / key[0] / str(key[1])
-            what = f"is missing, the log has {lack.count} records of it"
+            description = f"is missing, the log has {lack.count} records of it"
             if key in reached or first >= pending_from:
-                self._problem(folder, what, offset=first, start_does=True)
-            elif any(other[0] == key[0] for other in self._queues):
-                self._problem(folder, what, offset=first)
+                self._problem(folder, description, offset=first, start_does=True)
+            elif any(queue_key[0] == key[0] for queue_key in self._queues):
+                self._problem(folder, description, offset=first)
             else:
-                what += "; right if the topic was deleted"
-                self._add(Problem(Weight.REMARK, folder, -1, first, what, "else bring it back: saturnmq store rebuild"))
+                description += "; right if the topic was deleted"
+                self._add(
+                    Problem(Weight.REMARK, folder, -1, first, description, "else bring it back: saturnmq store rebuild")
+                )
         for key, queue in self._queues.items():
             if reached.get(key, 0) > queue.end // UNIT_BYTES and queue.missing.first is None:
-                what = f"ends at queue offset {queue.end // UNIT_BYTES}, but reached {reached[key]} before"
-                self._problem(queue.folder, what, start_does=True)
+                description = f"ends at queue offset {queue.end // UNIT_BYTES}, but reached {reached[key]} before"
+                self._problem(queue.folder, description, start_does=True)
