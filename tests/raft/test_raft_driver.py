@@ -37,9 +37,11 @@ from saturnmq.raft.core.messages import (
     VoteResponse,
     VoteResult,
 )
+from saturnmq.raft.core.state import HardState
+from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.ledger.term_file import CheckpointFile
+from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
 from saturnmq.raft.wire.codec import DLedgerCode, code_of, decode_response, encode
 from saturnmq.store.files.disk import Disk
@@ -446,6 +448,33 @@ def test_listen_address_from_peers_or_bind_address() -> None:
     known = {"enabled": True, "group": "g", "peers_text": "n0-host:40911;n1-other:40912", "self_id": "n0"}
     assert RaftSettings(**known).listen_address == ("host", 40911)  # type: ignore[arg-type]
     assert RaftSettings(**known, bind_address="127.0.0.2").listen_address == ("127.0.0.2", 40911)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("DL-X17")
+async def test_member_listens_at_its_bind_address_only(tmp_path: Path) -> None:
+    made = Group(tmp_path, 1)
+    member = await made.start("n0", bind_address="127.0.0.2")
+    host, port = member.settings.listen_address
+    assert host == "127.0.0.2"
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    await made.stop("n0")
+
+
+@pytest.mark.spec("DL-M01")
+async def test_start_reads_term_and_vote(tmp_path: Path) -> None:
+    peers = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
+    settings = RaftSettings(enabled=True, group="g", peers_text=peers, self_id="n0")
+    folder = settings.folder(tmp_path)
+    for state in (HardState(), HardState(7, "n1")):
+        if state != HardState():
+            TermFile(folder).write(state)
+        member = RaftMember(settings, folder, NetSettings(), file_bytes=65536, sync_before_ack=True)
+        member.open()
+        assert (member.status().term, member.node._state.voted_for) == (state.term, state.voted_for)
+        await member.stop()
 
 
 @pytest.mark.spec("DL-A05", "DL-S04")

@@ -335,6 +335,37 @@ def test_no_transfer_from_preferred_leader_or_to_lagging_peer() -> None:
     assert [send.peer for send in bench.sends(kind=TransferRequest)] == ["n1"], "first after 1 s"
 
 
+@pytest.mark.spec("DL-L09")
+@pytest.mark.parametrize(("lag", "begins"), [(3, False), (2, False), (1, True), (0, True)])
+def test_preferred_member_behind_by_the_limit_gets_no_transfer(lag: int, begins: bool) -> None:
+    bench = leader(preferred_leaders=("n2",), transfer_lag_max=2)
+    bench.node._heartbeats.live = {"n2": True}
+    bench.node._leader.peers["n2"].watermark = bench.state.log.end - lag
+    bench.tick(1000)
+    assert bench.state.transferee == ("n2" if begins else None)
+
+
+@pytest.mark.spec("DL-L09")
+def test_preferred_ids_that_are_no_peers_are_dropped() -> None:
+    bench = leader(preferred_leaders=("n9",))
+    bench.node._heartbeats.live = {"n9": True}
+    bench.tick(1000)
+    assert (bench.state.transferee, bench.sends(kind=TransferRequest)) == (None, [])
+
+
+@pytest.mark.spec("DL-L09")
+def test_running_transfer_is_not_replaced_by_preference() -> None:
+    more: dict[str, Any] = {"lease_ms": 1_000_000, "heartbeat_interval_ms": 900_000}
+    bench = Bench(log=LOG, term=2, preferred_leaders=("n1",), **more).lead().appending("n1", 2)
+    bench.push_answer(bench.sends("n2", PushRequest)[-1], Code.SUCCESS, 0, 2)
+    bench.node._heartbeats.live = {"n1": True, "n2": True}
+    assert give(bench, "n2") is None
+    for _ in range(3):
+        bench.tick(1000)
+    assert [send.peer for send in bench.sends(kind=TransferRequest)] == ["n2"]
+    assert bench.state.transferee == "n2"
+
+
 @pytest.mark.spec("DL-X18", "DL-L04")
 def test_preferred_member_with_outdated_state_refuses_transfer() -> None:
     bench = Bench(log=LOG, term=2, preferred_leaders=("n0", "n2")).follow("n1")
