@@ -482,14 +482,75 @@ def test_log_with_expired_files_is_dispatched_from_its_start(tmp_path: Path) -> 
     asyncio.run(store.stop())
 
 
+class DescriptorDisk(Disk):
+    """Records the descriptors through which files of the log are synced, and files of queues that are closed without a sync."""
+
+    def __init__(self) -> None:
+        self.created: dict[Path, int] = {}
+        self.opened: list[Path] = []
+        self.synced: dict[Path, set[int]] = {}
+        self.lost: list[Path] = []
+        self._written: set[int] = set()
+
+    @staticmethod
+    def path_of(fd: int) -> Path:
+        return Path(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        fd = self.created[path] = super().create(path, size_bytes, allocate=allocate)
+        return fd
+
+    def open(self, path: Path) -> int:
+        self.opened.append(path)
+        return super().open(path)
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        super().write(fd, at, data)
+        self._written.add(fd)
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self._written.discard(fd)
+        self.synced.setdefault(self.path_of(fd), set()).add(fd)
+
+    def close(self, fd: int) -> None:
+        if fd in self._written:
+            self.lost.append(self.path_of(fd))
+            self._written.discard(fd)
+        super().close(fd)
+
+
+@pytest.mark.spec("DUR-05")
+async def test_files_are_synced_through_the_descriptors_that_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (calls.append(fd), fdatasync(fd)))
+    disk = DescriptorDisk()
+    store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    await store.start()
+    for _ in range(9):
+        assert await store.wait_confirmed(store.put(message(b"x" * 900))) is PutStatus.PUT_OK
+    files = [file.path for file in store.log.files]
+    assert len(files) == 3
+    assert {path: disk.synced[path] for path in files} == {path: {disk.created[path]} for path in files}
+    assert not set(files) & set(disk.opened), "open since its creation"
+    assert {disk.created[path] for path in files} <= set(calls), "by fdatasync"
+    await store.stop()
+    assert any("consumequeue" in path.parts for path in disk.synced)
+    assert [path for path in disk.lost if "consumequeue" in path.parts] == []
+
+
 @pytest.mark.spec("ST-20")
 def test_commit_log_folders_are_used_round_robin(tmp_path: Path) -> None:
-    folders = ",".join(str(tmp_path / name) for name in "abc")
+    folders = ",".join(str(tmp_path / name) for name in "cab")
     store = opened(tmp_path, store_path_commit_log=folders)
     sent = [b"%02d" % n * 600 for n in range(16)]
     for body in sent:
         store.put(message(body))
-    assert [len(list((tmp_path / name).iterdir())) for name in "abc"] == [2, 2, 2]
+    numbers = [sorted(int(path.name) // CL for path in (tmp_path / name).iterdir()) for name in "abc"]
+    assert numbers == [[0, 3], [1, 4], [2, 5]], "by number, over the sorted folders"
     asyncio.run(store.stop())
     again = opened(tmp_path, store_path_commit_log=folders)
     assert bodies(again) == sent
