@@ -233,7 +233,7 @@ async def test_a_sync_master_acknowledges_what_a_slave_has(tmp_path: Path, store
                 assert both.slave.store.flushed_offset == both.master.store.log.end
 
 
-@pytest.mark.spec("SW-03")
+@pytest.mark.spec("SW-03", "SW-05")
 async def test_sends_that_wait_without_a_slave_are_answered_11_at_once(tmp_path: Path) -> None:
     async with pair(tmp_path, broker_role="SYNC_MASTER") as both:
         await both.stop_one(both.slave)

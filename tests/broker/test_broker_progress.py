@@ -130,6 +130,8 @@ async def test_consume_stats_leave_out_what_an_online_group_does_not_subscribe()
             clock.ms += 10_000
         stats = await consume_stats(w)
         assert stats.consume_tps == 0.5, "30 in the last minute, of the listed topics only"
+        await w.heartbeat("G", "T", "U")
+        assert (await consume_stats(w)).consume_tps == pytest.approx(31 / 60), "the sum of both topics"
 
 
 @pytest.mark.spec("RT-05")

@@ -72,6 +72,7 @@ async def test_wait_is_removed_and_cluster_added_to_properties(raw: str, stored:
     ("topic", "words"),
     [
         ("", "The specified topic is blank."),
+        (" \t", "The specified topic is blank."),
         ("../x", "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
         ("a b", "contains illegal characters"),
         ("t" * 128, "is longer than topic max length."),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 import saturnmq
 from saturnmq.net import NetSettings, RemotingClient
-from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.command import Command, encode_frame
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
@@ -47,6 +48,23 @@ def test_namesrv_prints_ready_line_and_exits_0(serve: Start) -> None:
     assert "The Name Server boot success. serializeType=JSON" in server.out
     assert server.facts["namesrv"].startswith("127.0.0.1:")
     assert server.stop() == 0
+
+
+@pytest.mark.spec("NS-06")
+def test_sigterm_completes_the_responses_of_a_namesrv(serve: Start) -> None:
+    """The responses exceed the socket buffers, the requests do not: a process that ended at once would cut a response."""
+    server = serve("namesrv", "--port", "0")
+    host, port = server.facts["namesrv"].rsplit(":", 1)
+    put = Command(100, ext={"namespace": "n", "key": "k", "value": "v" * 60_000})
+    with socket.create_connection((host, int(port)), timeout=30) as connection, connection.makefile("rb") as stream:
+        connection.sendall(encode_frame(put) + encode_frame(Command(219, ext={"namespace": "n"})) * 200)
+        frames = [stream.read(int.from_bytes(stream.read(4), "big"))]
+        server.process.send_signal(signal.SIGTERM)
+        while size := stream.read(4):
+            frames.append(stream.read(int.from_bytes(size, "big")))
+            assert len(frames[-1]) == int.from_bytes(size, "big"), "a response was cut"
+    assert server.process.wait(timeout=12) == 0
+    assert len(frames) > 1
 
 
 @pytest.mark.spec("REM-04", "DG-09")

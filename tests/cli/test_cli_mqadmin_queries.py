@@ -150,9 +150,20 @@ def test_query_by_unique_key_has_no_offset_id(admin_cli: AdminCli, sent: Receipt
 @pytest.mark.spec("C-26")
 def test_query_by_offset(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
     words = ("queryMsgByOffset", "-t", TOPIC, "-b", sent.queue.broker_name, "-i", "0", "-o")
+    before = len(admin_cli.server.inner.tap.requests)
     lines = admin_cli.text(*words, "0").split("\n")
     assert [line[:20].rstrip() for line in lines[:15]] == NAMES and "MIN_OFFSET=0" in lines[13]
+    assert f"{'Queue Offset:':<20} 0" in lines and lines[0].endswith(str(sent.offset_message_id))
     assert not admin_cli.text(*words, "99")
+    asked = [
+        request.ext
+        for request in list(admin_cli.server.inner.tap.requests)[before:]
+        if request.ext.get("consumerGroup") == "TOOLS_CONSUMER"
+    ]
+    assert [(ext["topic"], ext["queueId"], ext["queueOffset"]) for ext in asked] == [
+        (TOPIC, "0", "0"),
+        (TOPIC, "0", "99"),
+    ]
 
 
 @pytest.mark.spec("C-27")

@@ -764,7 +764,7 @@ async def test_namespace_is_added_on_the_wire_and_stripped_in_results(cluster: A
 
 
 @pytest.mark.spec("PR-26")
-async def test_send_hooks_may_veto_and_see_every_outcome(cluster: Any) -> None:
+async def test_send_hooks_may_veto_and_see_every_outcome(cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[tuple[str, Any]] = []
 
     class Recorder(SendHook):
@@ -780,6 +780,7 @@ async def test_send_hooks_may_veto_and_see_every_outcome(cluster: Any) -> None:
 
         def after(self, context: SendContext) -> None:
             seen.append(("after", context.receipt or type(context.error)))
+            raise RuntimeError("logged only")
 
     hook = Recorder()
     async with (
@@ -789,6 +790,9 @@ async def test_send_hooks_may_veto_and_see_every_outcome(cluster: Any) -> None:
     ):
         receipt = await out.send("T", b"x")
         assert seen == [("before", "T"), ("after", receipt)]
+        assert [record.getMessage() for record in caplog.records if "hook" in record.getMessage()] == [
+            f"send hook failed hook=Recorder stage={stage}" for stage in ("before", "after")
+        ]
         seen.clear()
         c.broker.script[310] = [answer(14)]
         await out.send("T", b"x")

@@ -104,6 +104,26 @@ async def test_pull_from_a_slave_commits_no_offset(cluster: Any) -> None:
             assert [int(pull["sysFlag"]) & 1 for pull in pulls(slave)] == [0, 0, 0]
 
 
+@pytest.mark.spec("PL-04")
+async def test_pull_without_answer_is_repeated_after_30_s(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", c.route(read=1, write=1))
+        times: list[float] = []
+        repeated = asyncio.Event()
+
+        def silent(command: Command) -> None:
+            if command.ext["topic"] == "T":
+                times.append(asyncio.get_running_loop().time())
+                if len(times) == 2:
+                    repeated.set()
+
+        c.broker.script[11] = silent
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            await repeated.wait()
+        assert 30 <= times[1] - times[0] < 30 + 2 * assigned_queue.EXCEPTION_DELAY_S
+
+
 @pytest.mark.spec("PL-05", "RW-05", "UPG-09", "DL-C09")
 async def test_missing_slave_is_replaced_by_the_next_id_then_by_any(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client:

@@ -7,8 +7,9 @@ import pytest
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker.configuration import black_list
 from saturnmq.config.runtime import FixedKey, RuntimeSettings, edited
-from saturnmq.config.settings import MASK, parse_properties
+from saturnmq.config.settings import MASK, keys_of, parse_properties
 from saturnmq.namesrv.settings import NameServerSettings
+from saturnmq.net import NetSettings
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.store import FlushDiskType, StoreSettings
 
@@ -45,6 +46,17 @@ def test_keys_that_are_not_listed_are_refused_with_the_list(name: str) -> None:
     ):
         settings.parse({name: "/tmp/evil", "brokerPermission": "4"}, {name: "before"})
     assert settings.parse({name: MASK}, {name: MASK}) == [], "a masked value as shown is no change"
+
+
+@pytest.mark.spec("SEC-03")
+def test_no_key_that_may_change_is_a_path() -> None:
+    texts = {
+        name
+        for settings in (BrokerSettings(), StoreSettings(), NameServerSettings(), NetSettings())
+        for name, (attribute, meta) in keys_of(type(settings)).items()
+        if meta.runtime and isinstance(getattr(settings, attribute), str)
+    }
+    assert texts == {"namesrvAddr", "deleteWhen", "logLevel"}, "all others are numbers, switches and choices"
 
 
 def test_refusals_of_many_and_long_keys_are_short() -> None:
