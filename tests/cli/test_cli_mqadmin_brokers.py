@@ -68,6 +68,7 @@ def test_broker_status_of_a_broker_or_a_cluster(admin_cli: AdminCli) -> None:
     code, out, _ = admin_cli.run("brokerStatus", "-c", "DefaultCluster")
     address = admin_cli.server.broker_address
     assert code == 0 and f"{address:<24} {'brokerVersionDesc':<32}: V4_9_7" in out.splitlines()
+    assert [line[25:].split(":")[0].rstrip() for line in out.splitlines()] == keys, "sorted for a cluster, too"
     assert admin_cli.run("brokerStatus") == (0, "", "")
     assert admin_cli.run("brokerStatus", "-c", "Nowhere")[:2] == (1, UNKNOWN)
     code, out, err = admin_cli.run("brokerStatus", "-b", "127.0.0.1:1")

@@ -246,6 +246,8 @@ async def test_kv_configuration_survives_restart(tmp_path: Path) -> None:
     async with served(tmp_path, order_message_enable=True) as s:
         put = await s.call(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
         assert put.code == 0
+        assert (await s.call(RequestCode.PUT_KV_CONFIG, namespace="other", key="U", value="v")).code == 0
+        assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="U")).code == 22
         assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="n", key="k")).code == 22
         for nothing in (
             {"key": "k"},

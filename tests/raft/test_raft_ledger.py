@@ -297,6 +297,7 @@ def test_delete_oldest_moves_begin_and_keeps_last_file(tmp_path: Path) -> None:
     for _ in range(9):
         last = again.delete_oldest()
     assert last == 20
+    assert again.index.files[0].start == 20 * 32, "the file that ends there is wholly before"
     assert len(again.data.files) == 1
     again.close()
 
