@@ -256,7 +256,7 @@ async def test_answer_behind_the_requested_offset_is_logged_as_a_bug(
         async with client.consumer("g", start="first", pull_batch=2) as inbox:
             await inbox.subscribe("T")
             with caplog.at_level("WARNING"):
-                await until(lambda: len(pulls(c.broker)) == 3)
+                await until(lambda: len(pulls(c.broker)) >= 3)
     logged = [record.getMessage() for record in caplog.records if "[BUG]" in record.getMessage()]
     is_behind = next_offset < 2 or (first is not None and first < 2)
     assert len(logged) == is_behind, logged
