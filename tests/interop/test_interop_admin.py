@@ -119,7 +119,7 @@ def test_command_on_accounts_prints_the_same_on_apaches_broker(with_apache_accou
 
 @pytest.mark.spec("ADM-01")
 def test_help_of_every_command_is_equal(mqadmin: JavaAdmin) -> None:
-    names = [command.name for command in COMMANDS if not command.ours]
+    names = [command.name for command in COMMANDS if not command.is_extension]
     for name, theirs in zip(names, mqadmin.run_all([("help", name) for name in names]), strict=True):
         assert run_ours(["help", name]).out == theirs.out, name
 

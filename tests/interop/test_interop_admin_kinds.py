@@ -107,7 +107,7 @@ def test_command_prints_the_same_on_every_kind(request: pytest.FixtureRequest, k
 
 @pytest.mark.spec("ADM-04")
 def test_every_command_of_mqadmin_is_compared() -> None:
-    named = {command.name for command in COMMANDS if not command.ours}
+    named = {command.name for command in COMMANDS if not command.is_extension}
     assert len(named) == 57
     for kind in KINDS:
         skipped = {name for place, name in SKIPPED if place == kind}
