@@ -609,7 +609,7 @@ def plant(defect: str) -> None:
     elif defect == "gaps are accepted":
         slave.check_frame = lambda frame, end, file_bytes: None
         feed, count = stream.TransferDecoder.feed, itertools.count(1)
-        slave.FrameDecoder.feed = lambda decoder, data: (frame for frame in feed(decoder, data) if next(count) % 40)
+        slave.TransferDecoder.feed = lambda decoder, data: (frame for frame in feed(decoder, data) if next(count) % 40)
     elif defect == "another log is followed":
         tail.TailCheck.is_complete = property(lambda check: True)  # type: ignore[assignment]
     else:
