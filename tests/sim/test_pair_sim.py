@@ -58,7 +58,7 @@ def test_pair_simulation_finds_planted_defects() -> None:
         "acknowledged before the slave has it": (24, "lost"),
         "gaps are accepted": (2, "follow"),
         "another log is followed": (5, "prefix|logs differ|does not follow"),
-        "reported before it is durable": (70, "lost"),
+        "reported before it is durable": (22, "lost"),
     }
     for defect, (first, what) in defects.items():
         reasons = dict[int, str | None]()
