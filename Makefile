@@ -20,10 +20,12 @@ RERUNS := --reruns-max=3
 # Five processes share the files out (tests/harness/gate/workers.py), on two processors, because half of their time is waiting;
 # WORKERS= runs all in one.
 WORKERS := -n 5 --dist loadfile
+# For one package or few: starting five costs more than they save.
+FEW_WORKERS := -n 2 --dist loadfile
 # The stores of the tests are in /dev/shm if it has enough space (tests/harness/gate/folders.py); FOLDERS= puts them on the disk.
 FOLDERS := --folders-in-memory
 # Two share out the files of interop: each has its own two clusters, whose Java servers take most of the time of both processors.
-INTEROP_WORKERS := -n 2 --dist loadfile
+INTEROP_WORKERS := $(FEW_WORKERS)
 # HYPOTHESIS_SEED=N: Hypothesis draws new examples from this seed; without it they are the same in every run.
 RANDOM_EXAMPLES := $(if $(HYPOTHESIS_SEED),--hypothesis-profile=random --hypothesis-seed=$(HYPOTHESIS_SEED))
 CODE := $(wildcard src tests bench demo tools)
@@ -72,14 +74,14 @@ demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 s
 NEEDED := $(if $(and $(P),$(filter-out $(WITH_SPARK),$(firstword $(subst /, ,$(P))))),$(LIGHT),$(READY))
 
 test: $(NEEDED)  ## the tests; P=filter: of one package or file below tests/ (HYPOTHESIS_SEED=N draws new examples)
-	$(PYTEST) $(addprefix tests/,$(P)) $(UNIT) $(if $(P),-n 2 --dist loadfile,$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+	$(PYTEST) $(addprefix tests/,$(P)) $(UNIT) $(if $(P),$(FEW_WORKERS),$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 test-fast: $(LIGHT)  ## within a minute: the tests that start no process, no Spark and no browser
-	$(PYTEST) $(addprefix tests/,$(FAST)) $(UNIT_FAST) -n 2 --dist loadfile $(FOLDERS)
+	$(PYTEST) $(addprefix tests/,$(FAST)) $(UNIT_FAST) $(FEW_WORKERS) $(FOLDERS)
 
 coverage: $(READY)  ## lines and branches that `make test` executes (P=package: by the tests of one); htmlcov/index.html
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(addprefix tests/,$(P)) $(UNIT) $(if $(P),-n 2 --dist loadfile,$(WORKERS)) $(FOLDERS) $(RERUNS)
+	$(BIN)/coverage run -m pytest $(addprefix tests/,$(P)) $(UNIT) $(if $(P),$(FEW_WORKERS),$(WORKERS)) $(FOLDERS) $(RERUNS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
