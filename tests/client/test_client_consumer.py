@@ -506,6 +506,35 @@ async def test_filtered_messages_are_committed_without_a_reader(cluster: Any) ->
             assert [pull["queueOffset"] for pull in pulls[:2]] == ["0", "3"]
 
 
+@pytest.mark.spec("PL-07")
+@pytest.mark.parametrize("code", [19, 20], ids=["no new message", "no matched message"])
+async def test_pull_goes_on_at_the_offset_of_an_answer_without_messages(cluster: Any, code: int) -> None:
+    seconds = asyncio.get_running_loop().time
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        one_queue(c)
+        asked: list[tuple[str, float]] = []
+
+        def answer(command: Command) -> Any:
+            if command.ext["topic"] != "T":
+                return c.broker.on_11(command)
+            asked.append((command.ext["queueOffset"], seconds()))
+            ext = {
+                "nextBeginOffset": str(3 * len(asked)),
+                "minOffset": "0",
+                "maxOffset": "0",
+                "suggestWhichBrokerId": "0",
+            }
+            return command.reply(code, ext=ext) if len(asked) < 3 else None
+
+        c.broker.script[11] = answer
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            await until(lambda: len(asked) == 3)
+            assert [offset for offset, _ in asked] == ["0", "3", "6"]
+            assert asked[2][1] - asked[0][1] < 0.2, "at once, or after 50 ms"
+            assert inbox.committed()[MessageQueue("T", "b0", 0)] == 6
+
+
 @pytest.mark.spec("PL-08")
 async def test_illegal_offset_is_corrected_from_the_broker_answer(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:

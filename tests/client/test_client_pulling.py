@@ -124,6 +124,23 @@ async def test_pull_without_answer_is_repeated_after_30_s(cluster: Any) -> None:
         assert 30 <= times[1] - times[0] < 30 + 2 * assigned_queue.EXCEPTION_DELAY_S
 
 
+@pytest.mark.spec("STR-12")
+async def test_puller_commits_to_the_master_while_a_slave_is_suggested(cluster: Any) -> None:
+    async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
+        master, slave = c.brokers["b0"], c.brokers["b1"]
+        with_slave(c)
+        for broker in (master, slave):
+            broker.put("T", 0, b"0")
+            broker.script[11] = suggesting(broker, 1)
+        puller = client.puller()
+        (queue,) = await puller.queues("T")
+        for _ in range(2):
+            await puller.pull(queue, 0)
+        assert len(pulls(slave)) == 1
+        await puller.commit("g", queue, 1)
+        assert master.offsets == {("g", "T", 0): 1} and not slave.of(15)
+
+
 @pytest.mark.spec("PL-05", "RW-05", "UPG-09", "DL-C09")
 async def test_missing_slave_is_replaced_by_the_next_id_then_by_any(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client:

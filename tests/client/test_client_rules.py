@@ -291,6 +291,8 @@ def test_receipt_has_every_field_of_the_answer() -> None:
     assert receipt.transaction_id == "TX" and receipt.durable is None and receipt.confirmation is None
     (plain,) = receipts(Prepared("T", b"", ("UID",), ""), A[1], Command(0, ext={"queueOffset": "0"}))
     assert plain.region == "DefaultRegion" and plain.trace_on is True
+    (empty,) = receipts(Prepared("T", b"", ("UID",), ""), A[1], Command(0, ext={"queueOffset": "0", "MSG_REGION": ""}))
+    assert empty.region == "DefaultRegion"
 
 
 @pytest.mark.spec("API-10")
