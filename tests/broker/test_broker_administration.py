@@ -35,8 +35,10 @@ def test_administrative_codes_are_those_of_the_specification() -> None:
     assert {int(route.code) for route in ROUTES if route.administrative} == ADMINISTRATIVE | accounts
 
 
-@pytest.mark.spec("SEC-20")
+@pytest.mark.spec("SEC-20", "UX-12")
 def test_administrative_requests_from_elsewhere_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    assert BrokerSettings().admin_addresses == "127.*.*.*,::1"
+
     async def work() -> None:
         async with wire(admin_addresses=ELSEWHERE) as w:
             await w.send("Kept")

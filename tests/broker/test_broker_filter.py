@@ -24,6 +24,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_properties, decode_records, encode_properties, java_hash
+from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.store import StateFile, StoreProfile, StoreSettings, reading
 from saturnmq.store.queue.consume_queue import UNIT
 from saturnmq.testing import EmbeddedBroker
@@ -393,6 +394,21 @@ def test_cached_expression_results_equal_evaluation(several: list[bytes]) -> Non
     assert ask is not None
     for raw in (*several, *several):
         assert ask(raw) is matcher.by_properties(decode_properties(raw.decode("utf-8", "replace")))
+
+
+@pytest.mark.spec("CQ-14")
+@pytest.mark.parametrize(("sizing", "map_bytes"), [({}, 14), ({"bloom_error_percent": 10, "bloom_consumers": 128}, 77)])
+async def test_bit_maps_have_the_size_that_the_settings_give(sizing: dict[str, int], map_bytes: int) -> None:
+    assert not BrokerSettings().calc_filter_bit_map and not BrokerSettings().property_filter_enable
+    enabled = {"property_filter_enable": True, "calc_filter_bit_map": True}
+    async with wire({"queue_extension_enable": True}, **enabled, **sizing) as w:
+        await w.send()
+        await subscribe(w, "a > 1")
+        await w.send(properties={"a": "2"})
+        queue = w.broker.store.queues.by_key["T", 0]
+        assert queue.extension is not None
+        content = queue.extension.read(UNIT.unpack(queue.read(QueueOffset(1), 1))[2])
+        assert content is not None and len(content.bit_map) == map_bytes and any(content.bit_map)
 
 
 @pytest.mark.spec("FIL-06", "CQ-14")

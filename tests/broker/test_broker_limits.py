@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 import zlib
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 import pytest
 from wire import Clock, Wire, wire
@@ -17,7 +19,7 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.creation_quota import HOUR_MS, CreationQuota
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
-from saturnmq.client.compression import ZLIB_FLAGS, decompress
+from saturnmq.client.compression import COMPRESSION_FLAGS, compressor, decompress
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net.rejections import Rejections
@@ -36,6 +38,20 @@ from saturnmq.protocol.bodies import (
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.frames.command import Command
+
+MIB: Final = 1024 * 1024
+
+
+@contextmanager
+def memory_peak() -> Iterator[list[int]]:
+    """A list that holds the peak of the memory allocated in the block, in bytes, after it."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+        peak.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.spec("LIM-13")
@@ -315,23 +331,25 @@ async def test_name_server_limits_brokers_topics_and_kv_entries(tmp_path: object
 @pytest.mark.spec("LIM-05", "NS-13")
 async def test_registration_decompression_is_limited() -> None:
     async with wire() as w:
-        bomb = zlib.compress(bytes(200 * 1024 * 1024), 1)
+        bomb = zlib.compress(bytes(200 * MIB), 1)
         command = registration([], compressed="true")
         command.body = bomb
-        tracemalloc.start()
-        try:
+        with memory_peak() as peak:
             answer = await w.client.invoke(w.server.name_servers, command, 20_000)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
         assert answer.code == 1 and "more than 67108864 bytes" in (answer.remark or "")
-        assert peak < 150 * 1024 * 1024
+        assert peak[0] < 150 * MIB
         assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("LIM-05")
-def test_body_decompression_is_limited() -> None:
-    zeros = zlib.compress(bytes(4 * 1024 * 1024))
-    assert len(decompress(zeros, ZLIB_FLAGS)) == 4 * 1024 * 1024  # a ratio of 1000 is legal
-    with pytest.raises(MessageError):
-        decompress(zlib.compress(bytes(16 * 1024 * 1024 + 1)), ZLIB_FLAGS)
+@pytest.mark.parametrize("kind", list(COMPRESSION_FLAGS))
+def test_body_decompression_is_limited(kind: str) -> None:
+    compress, flags = compressor(kind, 1), COMPRESSION_FLAGS[kind]
+    for size in (4 * MIB, 16 * MIB):  # a ratio of 1000 is legal
+        assert len(decompress(compress(bytes(size)), flags)) == size
+    with pytest.raises(MessageError, match="more than 16777216 bytes"):
+        decompress(compress(bytes(16 * MIB + 1)), flags)
+    bomb = compress(bytes(200 * MIB))
+    with memory_peak() as peak, pytest.raises(MessageError, match="more than 16777216 bytes"):
+        decompress(bomb, flags)
+    assert peak[0] < 50 * MIB, "it stops at the limit"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +25,10 @@ PROFILE_SIZES: Final = {
 }  # fmt: skip
 OWN: Final = {"brokerName": "broker-a", "storePathRootDir": "store", "listenPort": "10911"}
 CLASSES: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "NettyClientConfig", "NamesrvConfig")
+THREAD_POOLS: Final = (
+    "sendMessage", "putMessageFuture", "pullMessage", "processReplyMessage", "queryMessage", "adminBroker", "clientManage",
+    "consumerManage", "heartbeat", "endTransaction",
+)  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -68,6 +74,28 @@ def test_every_key_is_known_with_its_default(cls: str) -> None:
     wrong = [(row.name, known[row.name], expected(row)) for row in rows if known[row.name] != expected(row)]
     assert wrong == []
     assert len(rows) >= 6
+
+
+@pytest.mark.spec("CFG-05")
+@pytest.mark.parametrize(
+    ("cpus", "sizes"),
+    [
+        (1, "1 1 18 18 9 16 32 32 1 10"),
+        (4, "4 4 24 24 12 16 32 32 4 16"),
+        (64, "4 4 144 144 72 16 32 32 32 136"),
+    ],
+)
+def test_sizes_of_thread_pools_follow_the_number_of_cpus(cpus: int, sizes: str) -> None:
+    """In a process of its own, because the number is read once."""
+    program = (
+        f"import os; os.cpu_count = lambda: {cpus}\n"
+        "from saturnmq.broker import BrokerSettings\n"
+        "from saturnmq.config.settings import to_properties\n"
+        "properties = to_properties(BrokerSettings())\n"
+        f"print(*(properties[f'{{name}}ThreadPoolNums'] for name in {THREAD_POOLS}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == sizes.split()
 
 
 @pytest.mark.spec("CFG-07")

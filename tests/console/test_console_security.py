@@ -92,6 +92,7 @@ def test_length_that_is_no_number_is_harmless(length: str, status: int) -> None:
     assert ask(content_length=length)[0] == status
 
 
+@pytest.mark.spec("UX-15")
 def test_every_response_has_the_headers() -> None:
     for method, path in (("GET", "/"), ("HEAD", "/"), ("POST", "/do/topic")):
         status, headers, _ = ask(method, path)

@@ -239,7 +239,7 @@ def test_pull_requires_record_as_new_as_its_subscription() -> None:
         assert caught.value.code == code
 
 
-@pytest.mark.spec("FIL-06")
+@pytest.mark.spec("FIL-06", "CQ-14")
 def test_bit_map_contains_bits_of_all_matching_groups() -> None:
     filters = GroupFilters()
     assert filters.bit_map("T", {"a": "2"}) is None

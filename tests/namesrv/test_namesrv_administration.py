@@ -57,6 +57,7 @@ def test_administrative_codes_of_the_name_server() -> None:
     assert {int(route.code) for route in ROUTES if route.administrative} == ADMINISTRATIVE
 
 
+@pytest.mark.spec("UX-12")
 @pytest.mark.parametrize("code", sorted(ADMINISTRATIVE))
 def test_administrative_requests_from_elsewhere_change_nothing(
     code: int, tmp_path: Path, caplog: pytest.LogCaptureFixture

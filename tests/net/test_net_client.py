@@ -215,10 +215,14 @@ async def test_permits_bound_calls_and_explain_rejection() -> None:
     await permits.acquire(10, "a:1")
     with pytest.raises(TooManyRequests, match="too fast"):
         await permits.acquire(0, "a:1")
+    with pytest.raises(TooManyRequests, match="too fast"):
+        await permits.acquire(-1, "a:1")
     with pytest.raises(CallTimeout, match="all 1 are taken, 0 callers wait, waited 20 ms"):
         await permits.acquire(20, "a:1")
     waiting = asyncio.create_task(permits.acquire(10_000, "a:1"))
     await asyncio.sleep(0)
+    with pytest.raises(CallTimeout, match="all 1 are taken, 1 callers wait, waited 20 ms"):
+        await permits.acquire(20, "a:1")
     permits.release()
     await waiting
     cancelled = asyncio.create_task(permits.acquire(10_000, "a:1"))

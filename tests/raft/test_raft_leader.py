@@ -102,6 +102,10 @@ def test_append_writes_then_waits_for_quorum() -> None:
         (5, 2, OLD[-1].end_pos + 49, 50, 1),
     ]
     assert bench.reply(token) is None
+    first = next(send for send in bench.sends("n1", PushRequest) if send.request.kind is PushKind.APPEND)
+    assert [entry.index for entry in first.request.entries] == [4]
+    bench.push_answer(first, Code.SUCCESS, 0, 4)
+    assert bench.commits == [4] and bench.reply(token) is None, "the reply waits for the last entry"
     acked(bench, "n1")
     done = bench.reply(token)
     assert (done.code, done.index, done.pos, done.positions) == (
