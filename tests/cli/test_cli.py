@@ -286,11 +286,15 @@ def test_pure_0_without_compiled_implementation_fails(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.spec("UX-12")
-def test_namesrv_warns_on_public_address_and_defaults_to_loopback(serve: Start) -> None:
-    public = serve("namesrv", "--host", "0.0.0.0", "--port", "0")
+@pytest.mark.parametrize("verb", ["namesrv", "broker"])
+def test_server_warns_on_public_address_and_defaults_to_loopback(serve: Start, tmp_path: Path, verb: str) -> None:
+    words = (verb, "--port", "0")
+    if verb == "broker":
+        words += ("--set", "storeProfile=small", "--set", f"storePathRootDir={tmp_path}")
+    public = serve(*words, "--host", "0.0.0.0")
     assert public.stop() == 0
     assert any("without access control" in line for line in public.err)
-    private = serve("namesrv", "--port", "0")
+    private = serve(*words)
     addresses = {c.laddr.ip for c in psutil.Process(private.process.pid).net_connections() if c.status == "LISTEN"}
     assert addresses == {"127.0.0.1"}
     assert private.stop() == 0

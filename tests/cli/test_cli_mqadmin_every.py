@@ -23,7 +23,7 @@ ACCOUNTS = (
     "accounts:\n- accessKey: {0}\n  secretKey: {1}\n  admin: true\n- accessKey: account-1\n  secretKey: secret-key-1\n"
 )
 TOPIC, GROUP = "every-topic", "every-group"
-ENDLESS = {"startMonitoring"}  # its reports are log lines: test_cli_mqadmin_run
+ENDLESS = {"startMonitoring"}  # its reports are log lines: test_admin_monitoring
 CLUSTER = ("-c", "DefaultCluster")
 BROKER = ("-b", "{broker}")
 LINES: dict[str, tuple[str, ...]] = {

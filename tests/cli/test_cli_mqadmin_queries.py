@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
@@ -16,7 +17,9 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.cli.mqadmin import files
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.trace.records import SubBefore
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.codes import TRACE_TOPIC
+from saturnmq.protocol.frames.command import Command
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
 TOPIC = "looked-up"
@@ -70,18 +73,24 @@ def bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.spec("C-23")
-def test_query_by_id_prints_the_message_and_its_tracks(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
-    text = admin_cli.text("queryMsgById", "-i", sent.offset_message_id)
+def printed(text: str, names: list[str], sent: Receipt, bodies: Path) -> dict[str, str]:
+    """The columns of the sent message as C-23 wants them; its body is in a file, and the tracks of its groups follow."""
     lines = text.split("\n")
-    assert [line[:20].rstrip() for line in lines[:15]] == NAMES and lines[0][21:] == sent.offset_message_id
-    values = {line[:20].rstrip(): line[21:] for line in lines[:15]}
+    values = {line[:20].rstrip(): line[21:] for line in lines[: len(names)]}
+    assert list(values) == names
     assert values["Topic:"] == TOPIC and values["Tags:"] == "[TagA]" and values["Keys:"] == "[key-1 key-2]"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", values["Store Timestamp:"])
     assert values["Message Body Path:"] == str(bodies / sent.message_id)
     assert (bodies / sent.message_id).read_bytes() == b"\x00binary\xff"
     track = "MessageTrack [consumerGroup=finder, trackType=CONSUMED, exceptionDesc=null]"
-    assert lines[15:17] == ["", ""] and track in lines[17]
+    assert lines[len(names) : len(names) + 2] == ["", ""] and track in lines[len(names) + 2]
+    return values
+
+
+@pytest.mark.spec("C-23")
+def test_query_by_id_prints_the_message_and_its_tracks(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
+    text = admin_cli.text("queryMsgById", "-i", sent.offset_message_id)
+    assert printed(text, NAMES, sent, bodies)["OffsetID:"] == sent.offset_message_id
 
 
 @pytest.mark.spec("C-23")
@@ -140,20 +149,42 @@ def test_query_by_key_lists_ids_queues_and_offsets(admin_cli: AdminCli, sent: Re
 def test_query_by_unique_key_has_no_offset_id(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
     for flag in ((), ("-a",)):
         before = len(admin_cli.server.inner.tap.requests)
-        lines = admin_cli.text("queryMsgByUniqueKey", "-i", sent.message_id, "-t", TOPIC, *flag).split("\n")
-        assert [line[:20].rstrip() for line in lines[:14]] == NAMES[1:]
+        text = admin_cli.text("queryMsgByUniqueKey", "-i", sent.message_id, "-t", TOPIC, *flag)
+        printed(text, NAMES[1:], sent, bodies)
+        (bodies / sent.message_id).unlink()
         requests = list(admin_cli.server.inner.tap.requests)[before:]
         queries = [request.ext for request in requests if request.name == "QUERY_MESSAGE"]
         assert {(query["_UNIQUE_KEY_QUERY"], query["maxNum"]) for query in queries} == {("true", "32")}
+
+
+@pytest.mark.spec("C-25")
+def test_query_by_unique_key_prints_the_oldest_copy_or_with_a_up_to_32(admin_cli: AdminCli) -> None:
+    unique = "7F00000155AA18B4AAC25D5C0A0B0001"
+    words = ("queryMsgByUniqueKey", "-i", unique, "-t", "copies")
+
+    async def send(*bodies: bytes) -> None:
+        client = RemotingClient(settings=NetSettings())
+        fields = {"a": "p", "b": "copies", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0"}
+        fields["i"] = f"UNIQ_KEY\x01{unique}"
+        for body in bodies:
+            answer = await client.invoke(admin_cli.server.broker_address, Command(310, ext=fields, body=body), 5000)
+            assert answer.code == 0, answer.remark
+        await client.close()
+
+    asyncio.run(send(b"old", b"new"))
+    assert [row["body"] for row in admin_cli.json(*words)["rows"]] == ["old"]
+    assert [row["body"] for row in admin_cli.json(*words, "-a")["rows"]] == ["old", "new"]
+    asyncio.run(send(*[b"newest"] * 31))
+    assert len(admin_cli.json(*words)["rows"]) == 1 and len(admin_cli.json(*words, "-a")["rows"]) == 32
 
 
 @pytest.mark.spec("C-26")
 def test_query_by_offset(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> None:
     words = ("queryMsgByOffset", "-t", TOPIC, "-b", sent.queue.broker_name, "-i", "0", "-o")
     before = len(admin_cli.server.inner.tap.requests)
-    lines = admin_cli.text(*words, "0").split("\n")
-    assert [line[:20].rstrip() for line in lines[:15]] == NAMES and "MIN_OFFSET=0" in lines[13]
-    assert f"{'Queue Offset:':<20} 0" in lines and lines[0].endswith(str(sent.offset_message_id))
+    values = printed(admin_cli.text(*words, "0"), NAMES, sent, bodies)
+    assert (values["OffsetID:"], values["Queue Offset:"]) == (sent.offset_message_id, "0")
+    assert "MIN_OFFSET=0" in values["Properties:"]
     assert not admin_cli.text(*words, "99")
     asked = [
         request.ext
