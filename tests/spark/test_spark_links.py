@@ -32,6 +32,7 @@ async def _expire(link: Link) -> None:
     await asyncio.gather(*connect._closing)
 
 
+@pytest.mark.spec("SRC-21")
 def test_client_is_shared_counted_and_idle_after_its_last_user(server: SyncEmbeddedBroker) -> None:
     options = ConnectionOptions(server.name_servers)
     with linked(options) as first:
@@ -47,12 +48,25 @@ def test_client_is_shared_counted_and_idle_after_its_last_user(server: SyncEmbed
     assert timer.cancelled() and first.idle is not timer
 
 
+@pytest.mark.spec("SRC-21")
+@pytest.mark.parametrize(
+    "change", [{"name_server": "127.0.0.1:1"}, {"access_key": "a", "secret_key": "b"}, {"read_from": "slave"}]
+)
+def test_client_is_not_shared_with_other_connections(server: SyncEmbeddedBroker, change: dict[str, str]) -> None:
+    options = ConnectionOptions(server.name_servers)
+    with linked(options) as link, linked(dataclasses.replace(options, **change)) as other:  # type: ignore[arg-type]
+        assert other is not link and other.client is not link.client
+        names = set(other.client.settings.name_servers)
+        assert names == {change.get("name_server", server.name_servers)}
+
+
 def test_user_that_fails_leaves_the_client_idle(server: SyncEmbeddedBroker) -> None:
     with pytest.raises(ValueError, match="of the user"), linked(ConnectionOptions(server.name_servers)) as link:
         raise ValueError("of the user")
     assert link.users == 0 and link.idle is not None
 
 
+@pytest.mark.spec("SRC-21")
 def test_idle_client_is_closed_and_the_next_use_opens_another(server: SyncEmbeddedBroker) -> None:
     options = ConnectionOptions(server.name_servers)
     with linked(options) as first:

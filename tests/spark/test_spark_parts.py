@@ -60,7 +60,8 @@ def test_all_wrong_options_are_reported_at_once(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.spec("SPK-10")
 def test_option_names_ignore_case_and_spark_options_pass() -> None:
-    options = parse_options({"NAMESERVER": "h:1", "Subscribe": "A, B,A", "path": "x", "checkpointLocation": "y"})
+    own = {"path": "x", "checkpointLocation": "y", "queryName": "z"}
+    options = parse_options({"NAMESERVER": "h:1", "Subscribe": "A, B,A", **own})
     assert (options.name_server, options.topics) == ("h:1", ("A", "B"))
     assert parse_options(GIVEN, streaming=True).starting == "latest"
     with pytest.raises(ConfigError, match="a stream has no end"):
@@ -208,7 +209,8 @@ def test_progress_bar_on_terminal_respects_no_color(colour: bool, monkeypatch: p
     if not colour:
         monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
-    with ProgressReport("work", 10, stream=out) as report:
+    monkeypatch.setattr(sys, "stderr", out)
+    with ProgressReport("work", 10) as report:
         report.at(10)
     assert "━" in out.getvalue() and "10/10" in out.getvalue()
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", out.getvalue())) is colour

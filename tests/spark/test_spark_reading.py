@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import pickle
@@ -410,6 +411,31 @@ def test_filtered_fetch_is_sequential_with_large_count() -> None:
     plain = Script(0, 2000)
     assert len(fetched(plain, 0, 2000, pull_depth=8, pull_batch=5)) == 2000
     assert max(plain.counts) <= 5 and plain.most == 8, "unfiltered: pullDepth requests at predicted offsets"
+
+
+@pytest.mark.spec("SRC-13")
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+async def test_jittered_pauses_between_pulls_double_up_to_five_seconds(
+    chance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = asyncio.get_running_loop().time
+    monkeypatch.setattr(fetch.random, "random", lambda: chance)
+    asked: list[float] = []
+
+    class Timed(Script):
+        async def pull(self, queue: MessageQueue, offset: int, **more: Any) -> PullResult:
+            asked.append(seconds())
+            return await super().pull(queue, offset, **more)
+
+    script: Any = Timed(0, 3, iter([response_error(ResponseCode.SYSTEM_BUSY, "busy")] * 8))
+    fetcher = RangeFetcher(
+        script, QueueRange("T", "broker-x", 7, 0, 3), SourceOptions(name_server="x:1", topics=("T",))
+    )
+    assert len(await fetcher.block() or ()) == 1
+    await fetcher.close()
+    pauses = [after - before for before, after in itertools.pairwise(asked)]
+    longest = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert pauses == pytest.approx([pause * (0.5 + chance / 2) for pause in longest], abs=0.01)
 
 
 @pytest.mark.spec("SRC-13", "SRC-14")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -161,6 +162,24 @@ def test_sink_retries_transient_codes_only(sender: Any, code: ResponseCode, atte
     with pytest.raises(StoreError, match=r"topic T: .*the broker's remark"):
         link.run(made.send([request()]))
     assert asked[0] == attempts
+
+
+@pytest.mark.spec("SNK-08")
+async def test_pauses_between_attempts_double_up_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = asyncio.get_running_loop().time
+    monkeypatch.setattr(sending.random, "random", lambda: 1.0)
+    options = SinkOptions(name_server="127.0.0.1:1", retries=8)
+    made, asked = sending.Sender(Link(options.make_client()), options), []
+
+    async def deliver(_request: EncodedRequest) -> list[Receipt]:
+        asked.append(seconds())
+        raise ResponseError("busy", code=int(ResponseCode.SYSTEM_BUSY))
+
+    made._deliver = deliver  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="not sent after 9 attempts"):
+        await made.send([request()])
+    pauses = [after - before for before, after in itertools.pairwise(asked)]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.01)
 
 
 @pytest.mark.spec("SNK-10", "SNK-11")

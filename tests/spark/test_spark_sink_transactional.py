@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -271,6 +272,26 @@ def test_broker_rejecting_transactions_is_named_at_start(
     assert "transaction support unknown" not in caplog.text
     started(strict.name_servers)  # unreachable: left to the tasks
     assert "transaction support unknown" in caplog.text
+
+
+@pytest.mark.spec("SNK-11")
+def test_fencing_key_names_the_task_and_differs_for_each_attempt(
+    server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    context = TaskContext._getOrCreate()  # set up as Spark's worker does it
+    context._partitionId, context._attemptNumber = 7, 2
+    context._localProperties = {"sql.streaming.queryId": "the-query", "streaming.sql.batchId": "5"}
+    writer = Writer(server, "tx-fence", tmp_path)
+    attempts = []
+    for _ in range(2):  # a replay begins at the same attempt number
+        stored = sink.write_batches(writer.options, iter([pa.RecordBatch.from_pydict({"body": [b"x"]})]))
+        assert isinstance(stored, sink.Stored)
+        attempts.append(stored.written)
+    first, replayed = (written.fence for written in attempts)
+    assert first == replayed._replace(token=first.token) == Fence("the-query", "5", 7, 2, first.token)
+    assert first.token != replayed.token
+    assert writer.abort("5", *attempts) == 2
 
 
 @pytest.mark.spec("SNK-11")

@@ -33,6 +33,7 @@ from saturnmq.spark.stream import StreamReader
 from saturnmq.spark.stream_queries import Snapshot, StreamQueries
 from saturnmq.sync import Client
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
+from waiting import until
 
 ALL = ReadAllAvailable()
 Key = tuple[str, str, int]
@@ -318,9 +319,10 @@ def test_tracker_commits_finished_batches_and_records_lag(server: SyncEmbeddedBr
         )  # an offset of a Kafka source
         tracker.onQueryProgress(progress("tracked-group", 30, 100))
         tracker.onQueryProgress(progress("tracked-group", 60, 100, 1))
+        asyncio.run(until(lambda: len(list(tmp_path.iterdir())) == 2))
+        assert committed(server, "tracked-group") == 30, "the interval is not over"
         tracker.onQueryTerminated(SimpleNamespace())
-        assert tracker.flush()
-        assert committed(server, "tracked-group") == 60
+        asyncio.run(until(lambda: server.inner.broker.offsets.get("tracked", "tracked-group", 0) == 60))
         assert tracker.lags["query-1"].messages == 40 and list(tracker.lags) == ["query-1"]
         broker = server.inner.broker
         assert broker.topics.get("%RETRY%tracked-group") is not None  # mqadmin consumerProgress looks it up
@@ -408,6 +410,17 @@ def test_group_offsets_are_committed_at_interval_and_never_backwards(server: Syn
     made.reached("slow-group", {key: 80})
     made.flush(20_001, all_of_it=True)
     assert committed(server, "slow-group") == 80
+    commits = [
+        request
+        for request in server.inner.tap.requests
+        if request.code == RequestCode.UPDATE_CONSUMER_OFFSET and request.ext["consumerGroup"] == "slow-group"
+    ]
+    assert [(request.ext["commitOffset"], request.oneway) for request in commits] == [
+        ("10", False), ("30", False), ("80", False)
+    ]  # fmt: skip
+    restarted = stream(server, "tracked", group="slow-group", startingOffsets="group")
+    checkpoint, end = (to_offset({key: offset}, "slow-group") for offset in (20, 25))
+    assert read(restarted, checkpoint, end) == [(0, n) for n in range(20, 25)], "the checkpoint decides, not the group"
 
 
 class Cluster:
