@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from saturnmq.cli.mqadmin.run import main
+from saturnmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.frames.command import Command, encode_frame
+from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.testing import SyncEmbeddedBroker
 
 
@@ -42,3 +49,30 @@ class AdminCli:
         assert code == 0, err
         document: dict[str, Any] = json.loads(out)
         return document
+
+
+@contextmanager
+def registered(
+    server: SyncEmbeddedBroker,
+    name: str,
+    address: str,
+    *topics: str,
+    cluster: str = "DefaultCluster",
+    broker_id: int = 0,
+) -> Iterator[None]:
+    """Register another broker at the NameServer, which forgets it when the connection ends."""
+    fields = {
+        "brokerName": name,
+        "brokerAddr": address,
+        "clusterName": cluster,
+        "brokerId": str(broker_id),
+        "haServerAddr": "",
+    }
+    table = TopicConfigTable({topic: TopicConfig(topic, 1, 1) for topic in topics}, DataVersion(1, 1))
+    command = Command(RequestCode.REGISTER_BROKER, ext=fields, body=RegisterBrokerBody(table, []).encode())
+    host, port = server.name_servers.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(encode_frame(command))
+        (answer,) = FrameDecoder().feed(connection.recv(4096))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        yield

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 
 import pytest
-from admincli import AdminCli
+from admincli import AdminCli, registered
 
 import saturnmq.sync
 from saturnmq.cli.mqadmin import brokers
@@ -52,6 +53,12 @@ def test_get_broker_config_of_a_broker_or_a_cluster(admin_cli: AdminCli) -> None
     assert lines[0] == "============Master: {broker}============"
     rows = admin_cli.json("getBrokerConfig", "-b", "{broker}")["rows"]
     assert {"broker": admin_cli.server.broker_address, "key": "brokerName", "value": "broker-a"} in rows
+    slave = f"localhost:{admin_cli.server.broker_address.rpartition(':')[2]}"  # the same broker by another name
+    with registered(admin_cli.server, "broker-a", slave, broker_id=1):
+        text = admin_cli.text("getBrokerConfig", "-c", "DefaultCluster")
+    blocks = re.findall(r"^============(.*)============$", text, re.MULTILINE)
+    assert blocks == ["Master: {broker}", f"My Master: {{broker}}=====Slave: {slave}"]
+    assert text.count(f"{'brokerName':<50}=  broker-a") == 2
     assert admin_cli.run("getBrokerConfig") == (0, "", "")
     assert admin_cli.run("getBrokerConfig", "-c", "Nowhere")[:2] == (1, UNKNOWN)
 
@@ -127,6 +134,18 @@ def test_query_cq_prints_units(admin_cli: AdminCli, admin_client: saturnmq.sync.
     assert (code, bounds) == (0, f"Queue data: \nmax: 12, min: 0\n{LINE}\n") and "Index 99 of 0@b-units" in err
     few = admin_cli.json("queryCq", "-t", "b-units", "-q", "0", "-i", "3", "-c", "2", "-b", "{broker}")
     assert [row["index"] for row in few["rows"]] == [3, 4] and (few["max_index"], few["min_index"]) == (12, 0)
+
+
+@pytest.mark.spec("C-18")
+def test_query_cq_asks_the_first_broker_of_the_route(admin_cli: AdminCli) -> None:
+    with ExitStack() as brokers:
+        for port, name in enumerate(("b-cq", "a-cq", "c-cq"), 1):
+            brokers.enter_context(registered(admin_cli.server, name, f"127.0.0.1:{port}", "b-three"))
+        first = admin_cli.json("topicRoute", "-t", "b-three")["rows"][0]["broker_datas"][0]["broker_addrs"]["0"]
+        code, out, err = admin_cli.run("queryCq", "-t", "b-three", "-q", "0", "-i", "0")
+        assert (code, out) == (4, "") and [f"127.0.0.1:{port}" in err for port in (1, 2, 3)] == [
+            first == f"127.0.0.1:{port}" for port in (1, 2, 3)
+        ]
 
 
 @pytest.mark.spec("C-18")

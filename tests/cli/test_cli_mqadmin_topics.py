@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 
 import pytest
-from admincli import AdminCli
+from admincli import AdminCli, registered
 
 import saturnmq.sync
 from saturnmq.admin.sync import Admin
@@ -214,6 +215,15 @@ def test_topic_status_has_a_row_per_queue(admin_cli: AdminCli, admin_client: sat
 def test_topic_cluster_list(admin_cli: AdminCli) -> None:
     assert admin_cli.text("topicClusterList", "-t", "BenchmarkTest") == "DefaultCluster\n"
     assert admin_cli.run("topicClusterList", "-t", "nowhere")[:2] == (1, "")
+    places = {"a-broker": "First", "b-broker": "Second"}
+    with ExitStack() as brokers:
+        for port, (name, cluster) in enumerate(places.items(), 1):
+            brokers.enter_context(registered(admin_cli.server, name, f"127.0.0.1:{port}", "t-two", cluster=cluster))
+        first = admin_cli.json("topicRoute", "-t", "t-two")["rows"][0]["broker_datas"][0]["broker_name"]
+        assert admin_cli.text("topicClusterList", "-t", "t-two") == f"{places[first]}\n", "of the first broker alone"
+        brokers.enter_context(registered(admin_cli.server, first, "127.0.0.1:9", "t-two", cluster="Other", broker_id=1))
+        clusters = sorted(("Other", places[first]))
+        assert admin_cli.text("topicClusterList", "-t", "t-two").splitlines() == clusters
 
 
 @pytest.mark.spec("C-07")

@@ -45,7 +45,7 @@ from saturnmq.client.compression import compressor
 from saturnmq.client.connection import core as core_module
 from saturnmq.client.connection import deadline as deadline_module
 from saturnmq.client.connection.core import vip_address
-from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted
+from saturnmq.client.errors import BrokerNotExist, GroupInUse, NotStarted, ReplyTimeout
 from saturnmq.client.hooks import SendContext
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
@@ -638,6 +638,35 @@ async def test_in_flight_limit_blocks_sends_and_skips_cancelled_waiters(cluster:
 # queues and addresses
 
 
+@pytest.mark.spec("API-12", "PR-02")
+@pytest.mark.parametrize("kind", ["one-way", "transaction", "request"])
+async def test_other_kinds_of_send_go_to_the_chosen_queue(cluster: Any, kind: str) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.producer("g", check=lambda message: TransactionState.UNKNOWN) as out:
+            queues = await out.queues("T")
+            keyed = (await out.send("T", b"x", shard_by="k")).queue
+            choices: list[tuple[dict[str, Any], MessageQueue]] = [
+                ({"queue": queues[1]}, queues[1]),
+                ({"shard_by": "k"}, keyed),
+            ]
+            if kind != "transaction":
+                choices.append(({"selector": lambda queues, arg: queues[arg], "selector_arg": -1}, queues[-1]))
+            for options, queue in choices:
+                c.broker.requests.clear()
+                for _ in queues:
+                    match kind:
+                        case "one-way":
+                            await out.send_oneway("T", b"x", **options)
+                        case "transaction":
+                            async with out.transaction("T", b"x", **options):
+                                pass
+                        case _:
+                            with pytest.raises(ReplyTimeout):
+                                await out.request("T", b"x", timeout=0.3, **options)
+                commands = await c.broker.wait_for(310, len(queues))
+                assert {int(command.ext["e"]) for command in commands} == {queue.queue_id}
+
+
 @pytest.mark.spec("PR-02", "PR-21", "API-12", "API-09")
 async def test_send_to_a_chosen_queue_stays_on_it(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
@@ -988,7 +1017,9 @@ async def test_oneway_batches_use_all_queues_and_refuse_before_any_write(cluster
             chosen = (await out.queues("T"))[2]
             keyed = (await out.send("T", b"x", shard_by="k")).queue
             for options, queue in (({"queue": chosen}, chosen), ({"shard_by": "k"}, keyed)):
-                assert {receipt.queue for receipt in await out.send_many("T", [b"x"] * 9, **options)} == {queue}
+                assert {receipt.queue for receipt in await out.send_many("T", [b"x" * 600] * queues, **options)} == {
+                    queue
+                }
                 c.broker.requests.clear()
                 await out.send_many_oneway("T", [b"x" * 600] * 3, **options)
                 commands = await c.broker.wait_for(320, 3)
