@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import shutil
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import DEADLINE_SECONDS, LedgerGroup, ledger, ledger_group, part
+from brokergroup import DEADLINE_SECONDS, LedgerGroup, copies_nothing, expire, ledger, ledger_group, part
 
 from saturnmq.broker import Broker
 from saturnmq.broker.dledger_sync import LeaderCopy
+from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import BodyError
@@ -216,10 +218,6 @@ async def test_member_with_an_empty_store_gets_what_its_log_lacks(
         name = group.name_of(fresh)
         await group.stop(name)
         shutil.rmtree(tmp_path / name)
-
-        async def copies_nothing(copy: LeaderCopy) -> None:
-            await copy.stop()
-
         monkeypatch.setattr(LeaderCopy, "restart", copies_nothing)
         fresh = await group.start(name)
         assert (await create_topic(group, master, "new")).code == 0
@@ -354,3 +352,45 @@ async def test_change_among_10000_topics_sends_one_topic_only(tmp_path: Path) ->
         assert (await create_topic(group, master, "one-more")).code == 0
         assert master.store.log.end - end < 1000
         await group.until(lambda: all("one-more" in b.topics.table for b in group.brokers.values()), "not dispatched")
+
+
+async def without_its_peers(group: LedgerGroup) -> Broker:
+    """Start n0 as one of three members of which no other answers: it gets no tables from its group."""
+    group.addresses |= {"n1": "127.0.0.1:9", "n2": "127.0.0.1:10"}
+    broker = await group.start("n0")
+    assert not ledger(broker).elected
+    return broker
+
+
+@pytest.mark.parametrize("dispatched_before", [True, False], ids=["dispatched", "not-dispatched"])
+async def test_member_that_dispatched_nothing_of_its_log_lacks_changes(dispatched_before: bool, tmp_path: Path) -> None:
+    """Its leader replaced the log, and the member died before it wrote a checkpoint: old changes are in no entry it has."""
+    async with ledger_group(tmp_path, 1) as group:
+        master = await group.master()
+        await group.send(b"first")
+        await master.store.write_all()
+        note = (tmp_path / "n0" / "checkpoint").read_bytes()
+        for number in range(15):
+            await group.send(b"%d" % number + b"x" * 50_000)
+        oldest = sorted((tmp_path / "n0" / "dledger-n0" / "data").iterdir())[0]
+        os.utime(oldest, (0, 0))
+        await expire(master, lambda: not oldest.exists())
+        await group.stop("n0")
+        if not dispatched_before:
+            (tmp_path / "n0" / "checkpoint").write_bytes(note)
+        member = await without_its_peers(group)
+        assert part(member).changes.complete is dispatched_before
+
+
+@pytest.mark.parametrize("has_log", [True, False], ids=["log", "topics-only"])
+async def test_member_with_the_files_of_a_broker_without_group_is_complete(has_log: bool, tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, 1, start=False) as group:
+        plain = Broker(group.settings(), group.store("n0"), NetSettings())
+        await plain.start()
+        assert (await create_topic(group, plain, "T")).code == 0
+        if has_log:
+            assert (await group.send_to(plain, b"old")).code == 0
+        await plain.stop()
+        for _ in range(2):
+            assert part(await without_its_peers(group)).changes.complete
+            await group.stop("n0")
