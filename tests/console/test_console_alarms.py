@@ -22,7 +22,9 @@ from saturnmq.admin.survey import BrokerState, GroupState, Survey, TopicProgress
 from saturnmq.cli.commands import build_parser
 from saturnmq.cli.console import mailer_of
 from saturnmq.console.alarms import HISTORY_MAX, TRIES, AlarmEvent, Alarms, GroupRule, Rules, RulesFile
+from saturnmq.console.app import build
 from saturnmq.console.notices import mail, webhook
+from saturnmq.console.state import REFRESH_SECONDS
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
 from waiting import until
@@ -373,6 +375,19 @@ async def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
         page = (await one.browser.get("/alarms", headers={"accept-language": "zh"})).text
         assert "<script>alert" not in page and "告警" in page
         assert "action=alarms_group" in (one.folder / "audit.log").read_text()
+
+
+async def test_application_takes_surveys_and_watches_while_it_runs(
+    console: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with console("127.0.0.1:1") as one:
+        services = one.services
+        async with build(services).router.lifespan_context(None):
+            await until(lambda: services.alarms.active)
+            assert services.alarms.listed()[0].value == services.state.problem
+            caplog.clear()
+            await until(lambda: caplog.text.count("no survey") >= 2, REFRESH_SECONDS * 3)
+        assert [task.get_name() for task in asyncio.all_tasks() if "alarm" in repr(task) or "state" in repr(task)] == []
 
 
 async def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browsing import name_server
+from browsing import Console, name_server
 
 from saturnmq import Client
 from saturnmq.admin.brokers import BrokerState
@@ -43,15 +43,40 @@ async def test_brokers_show_their_counts_of_today_and_yesterday(console: Open) -
         assert counts == [["7", "55", "1,400", "30"], ["0", "55", "1,400", "30"], ["–"] * 4]
 
 
+async def register(console: Console, second: EmbeddedBroker) -> None:
+    """Let a broker be the second master, broker-b, of the console's cluster."""
+    header = RegisterBroker(
+        broker_name="broker-b", broker_addr=second.broker_address, cluster_name="DefaultCluster",
+        ha_server_addr="", broker_id=0,
+    )  # fmt: skip
+    body = RegisterBrokerBody(TopicConfigTable({"shared": TopicConfig("shared", 4, 4)})).encode()
+    connection = console.services.admin.connection
+    await connection.read(connection.name_servers[0], RequestCode.REGISTER_BROKER, header, body)
+
+
+async def test_topic_is_changed_on_the_chosen_masters_only(console: Open) -> None:
+    async with EmbeddedBroker() as first, EmbeddedBroker() as second, console(name_server(first)) as one:
+        await register(one, second)
+        await one.log_in()
+        form = {"csrf": await one.csrf(), "cluster": "DefaultCluster", "name": "orders", "read": "4", "perm": "6"}
+
+        async def put(write: str, *brokers: str) -> tuple[int, str]:
+            answer = await one.browser.post("/do/topic", data=form | {"write": write, "broker": list(brokers)})
+            return answer.status_code, answer.text
+
+        status, text = await put("2", "broker-b", "broker-c")
+        assert status == 400 and f"choose brokers of the cluster DefaultCluster: {first.broker.name}, broker-b" in text
+        assert second.broker.topics.get("orders") is None
+        for write, brokers in (("2", ["broker-b"]), ("3", []), ("5", [first.broker.name])):
+            assert (await put(write, *brokers))[0] == 303
+        queues = [broker.topics.get("orders").write_queue_nums for broker in (first.broker, second.broker)]
+        assert queues == [5, 3]
+
+
 @pytest.mark.spec("CON-05")
 async def test_topic_is_deleted_on_one_of_two_masters(console: Open) -> None:
     async with EmbeddedBroker() as first, EmbeddedBroker() as second, console(name_server(first)) as one:
-        header = RegisterBroker(
-            broker_name="broker-b", broker_addr=second.broker_address, cluster_name="DefaultCluster",
-            ha_server_addr="", broker_id=0,
-        )  # fmt: skip
-        body = RegisterBrokerBody(TopicConfigTable({"shared": TopicConfig("shared", 4, 4)})).encode()
-        await one.services.admin.connection.read(name_server(first), RequestCode.REGISTER_BROKER, header, body)
+        await register(one, second)
         await one.log_in()
         form = {"csrf": await one.csrf(), "cluster": "DefaultCluster", "name": "shared"}
         made = await one.browser.post("/do/topic", data=form | {"read": "4", "write": "4", "perm": "6"})

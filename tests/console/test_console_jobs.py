@@ -11,7 +11,7 @@ from browsing import Times
 
 from saturnmq.admin import Admin
 from saturnmq.console.download import csv_line
-from saturnmq.console.jobs import JOBS_MAX, KEPT_MAX, KEPT_SECONDS, RUNNING_MAX, Jobs
+from saturnmq.console.jobs import Jobs
 from saturnmq.console.jsonpath import equals, parse_path, reached
 from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
@@ -72,19 +72,21 @@ async def test_jobs_of_a_user_are_bounded_and_expire_after_an_hour() -> None:
         clock.now += 1
         return jobs.start(owner, "search", "t", cast(TopicScan, Waiting()), [])
 
-    first = [start("ann") for _ in range(RUNNING_MAX)]
+    first = [start("ann") for _ in range(3)]
     with pytest.raises(ConfigError, match="3 searches of ann are running"):
         start("ann")
     assert jobs.find("bob", first[0].id) is None and jobs.find("ann", first[0].id) is first[0]
-    for _ in range(KEPT_MAX + 2):
+    for _ in range(12):
         await jobs.cancel(jobs.of("ann")[0])
         start("ann")
-    assert len(jobs.of("ann")) == KEPT_MAX
-    for number in range(JOBS_MAX):
+    assert len(jobs.of("ann")) == 10
+    for number in range(40):
         await jobs.cancel(start(f"user{number}"))
-    assert sum(len(jobs.of(owner)) for owner in ["ann", *(f"user{n}" for n in range(JOBS_MAX))]) == JOBS_MAX
+    assert sum(len(jobs.of(owner)) for owner in ["ann", *(f"user{n}" for n in range(40))]) == 40
     kept = jobs.of("user39")[0]
-    clock.now += KEPT_SECONDS + 1
+    clock.now = kept.began + 3600
+    assert jobs.find("user39", kept.id) is kept
+    clock.now += 1
     assert jobs.find("user39", kept.id) is None
     await jobs.close()
 
@@ -167,14 +169,14 @@ async def test_newest_jobs_of_all_users_are_kept() -> None:
         await asyncio.wait([cast("asyncio.Task[None]", job.task)])
         return job
 
-    kept = [await ended(f"user{number}") for number in range(JOBS_MAX)]
-    ann = [await ended("ann") for _ in range(KEPT_MAX)]
-    assert [jobs.find(job.owner, job.id) is job for job in kept] == [False] * KEPT_MAX + [True] * (JOBS_MAX - KEPT_MAX)
+    kept = [await ended(f"user{number}") for number in range(40)]
+    ann = [await ended("ann") for _ in range(10)]
+    assert [jobs.find(job.owner, job.id) is job for job in kept] == [False] * 10 + [True] * 30
     newest = await ended("ann")
     assert jobs.of("ann") == [newest, *reversed(ann[1:])], "of ten jobs of one user its own oldest"
-    assert sum(jobs.find(job.owner, job.id) is job for job in kept) == JOBS_MAX - KEPT_MAX
+    assert sum(jobs.find(job.owner, job.id) is job for job in kept) == 30
     running = Jobs(clock)
-    for number in range(JOBS_MAX):
+    for number in range(40):
         running.start(f"user{number}", "search", "t", cast(TopicScan, Waiting()), [])
     with pytest.raises(ConfigError, match="40 searches are running; at most 40 may; try again later"):
         running.start("ann", "search", "t", cast(TopicScan, Waiting()), [])
