@@ -16,7 +16,7 @@ from saturnmq import Client
 from saturnmq.console.actions import moment
 from saturnmq.console.bodies import TEXT_MAX, body_of
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.testing import EmbeddedBroker
+from saturnmq.testing import EmbeddedBroker, TravelClock
 from waiting import POLL_SECONDS
 
 Open = Callable[..., Any]
@@ -68,6 +68,23 @@ async def test_message_is_sent_found_by_key_and_shown(console: Open) -> None:
             assert missing.headers["location"] == "/messages/orders/" + "0" * 32
             assert (await one.browser.get(missing.headers["location"])).status_code == 404
             assert (await one.browser.post("/do/message", data=form | {"topic": "a b"})).status_code == 400
+
+
+async def test_messages_of_a_key_are_listed_newest_first(console: Open) -> None:
+    clock = TravelClock()
+    async with EmbeddedBroker(clock_ms=clock.now_ms) as server, Client.from_url(server.url) as client:
+        async with client.producer("p") as out:
+            for tag in ("oldest", "older", "newest"):
+                await out.send("orders", b"x", tag=tag, keys=["k"])
+                clock.move_to(clock.now_ms() + 60_000)
+        async with console(name_server(server)) as one:
+            await one.log_in()
+            page = ""
+            async with asyncio.timeout(30):
+                while page.count("<td>k</td>") < 3:  # the index follows the log
+                    await asyncio.sleep(POLL_SECONDS)  # poll
+                    page = (await one.browser.get("/messages?topic=orders&key=k")).text
+            assert re.findall("<td>(oldest|older|newest)</td>", page) == ["newest", "older", "oldest"]
 
 
 @pytest.mark.spec("CON-06")
