@@ -218,6 +218,24 @@ async def test_first_view_waits_for_the_survey_for_a_moment() -> None:
     assert view is not None and view.survey.topics["C", "T"].total == 7 and loop.time() - began < 0.5
 
 
+async def test_page_waits_a_moment_for_what_replaces_an_old_view() -> None:
+    """Not if surveys fail: the page then shows the problem beside the old view."""
+    cluster, _, clock = state(survey(1), survey(2), SaturnError("no route"))
+    loop = asyncio.get_running_loop()
+    await cluster.refresh()
+    clock.now += 61
+    viewing = asyncio.ensure_future(cluster.view())
+    await asyncio.sleep(0)
+    assert not viewing.done()
+    await cluster.refresh()
+    view = await viewing
+    assert view is not None and view.survey.topics["C", "T"].total == 2
+    await cluster.refresh()
+    clock.now += 61
+    began = loop.time()
+    assert await cluster.view() is view and loop.time() - began < 0.5
+
+
 async def test_surveys_are_taken_while_pages_are_viewed(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, surveys, clock = state(survey())
     pauses: list[float] = []

@@ -121,6 +121,24 @@ async def test_lists_of_a_large_cluster_are_paged_and_escape_names(console: Open
         assert "cannot connect" in (await one.browser.get("/brokers")).text
 
 
+async def test_audit_log_is_paged_newest_first_and_searched(console: Open) -> None:
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        lines = [
+            f"time=2026-11-27T08:00:00.000+00:00 user=u{number} peer=h action=Send target=t result=done"
+            for number in range(120)
+        ]
+        (one.folder / "audit.log").write_text("\n".join(lines) + "\n")
+
+        async def users(query: str) -> list[str]:
+            return re.findall(r"<td[^>]*>(u\d+)</td>", (await one.browser.get(f"/audit?{query}")).text)
+
+        assert await users("") == [f"u{number}" for number in range(119, 69, -1)]
+        assert await users("page=3") == [f"u{number}" for number in range(19, -1, -1)]
+        assert await users("q=USER%3Du11") == [f"u{number}" for number in range(119, 109, -1)] + ["u11"]
+        assert await users("q=user%3Du3&page=2") == await users("q=user%3Du3"), "there is one page only"
+
+
 @pytest.mark.spec("UX-14")
 async def test_first_page_does_not_wait_for_a_dead_cluster(console: Open) -> None:
     async with console("127.0.0.1:1") as one:

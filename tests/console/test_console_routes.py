@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import Times
+from browsing import HOST, Times
 from starlette.routing import Mount, Route
 
 from saturnmq.console.app import build
@@ -265,3 +265,31 @@ async def test_only_names_of_this_machine_are_hosts_by_default(console: Open) ->
         for host in ("127.0.0.1", "127.0.0.1:8080", "localhost", "localhost:8080", "mq.example", "evil.localhost"):
             status = (await one.browser.get("/health", headers={"host": host})).status_code
             assert status == (200 if host.partition(":")[0] in ("127.0.0.1", "localhost") else 400), host
+
+
+async def test_path_that_does_not_exist_and_defect_have_pages_of_the_console(
+    console: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with console(NOWHERE) as one:
+        await one.log_in()
+        missing = await one.browser.get("/" + "n" * 300)
+        assert missing.status_code == 404 and "<h1>Page not found</h1>" in missing.text
+        assert f"There is no page /{'n' * 199}. It may be" in missing.text
+
+        async def fails() -> None:
+            raise ValueError("no such key")
+
+        monkeypatch.setattr(one.services.state, "view", fails)
+        transport = httpx.ASGITransport(app=build(one.services), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=HOST, cookies=one.browser.cookies) as browser:
+            defect = await browser.get("/topics")
+        assert defect.status_code == 500 and "<h1>The page failed</h1>" in defect.text
+        assert 'href="/topics"' in defect.text and "no such key" not in defect.text
+
+
+async def test_part_of_a_page_goes_to_the_login_once_the_session_has_ended(console: Open) -> None:
+    async with console(NOWHERE) as one:
+        answer = await one.browser.get("/topics", headers={"hx-request": "true"})
+        assert (answer.status_code, answer.headers["hx-redirect"]) == (204, "/login")
+        answer = await one.browser.get("/topics", headers={"hx-request": "false"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")

@@ -16,8 +16,15 @@ import pytest
 from browsing import name_server
 
 from saturnmq import Client
-from saturnmq.client.message import Outgoing
+from saturnmq.client.codecs import BytesCodec
+from saturnmq.client.message import Message, Outgoing
+from saturnmq.console.conditions import Conditions
 from saturnmq.console.jobs import Job
+from saturnmq.console.search import Hits, hit_of
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.message import Message as Record
+from saturnmq.protocol.message import decode_record, encode_properties, encode_record
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
 
@@ -57,6 +64,30 @@ async def shown(one: Any, job: Job) -> str:
     return answer.text
 
 
+def message(body: bytes, flags: int = 0, **properties: str) -> Message[bytes]:
+    record = decode_record(encode_record(Record("T", body, encode_properties(properties), sys_flag=flags)))
+    return Message(record, MessageQueue("T", "b", 1), BytesCodec())
+
+
+def test_row_of_a_message_has_the_beginning_of_its_texts() -> None:
+    row = hit_of(message(b"x" * 121, UNIQ_KEY="i" * 201, TAGS="t" * 201, KEYS="k " * 150))
+    assert (row.begin, row.size) == ("x" * 120, 121)
+    assert (row.id, row.tag, row.keys) == ("i" * 200, "t" * 200, ("k " * 100))
+    row = hit_of(message(("é" * 120 + "x").encode()))
+    assert (row.begin, row.size, row.tag, row.keys) == ("é" * 120, 241, "", "")
+    assert hit_of(message(b"a\nb\xff")).begin == "a\\x0ab\ufffd"
+    damaged = hit_of(message(b"no zlib", SysFlag.COMPRESSED))
+    assert (damaged.begin, damaged.size) == ("", -1)
+
+
+def test_search_ends_with_2000_rows_and_a_tail_keeps_the_newest() -> None:
+    hits = Hits(Conditions())
+    assert [number for number in range(2000) if hits.take(message(b"x"))] == [1999]
+    newest = Hits(Conditions(), newest=2)
+    assert not any(newest.take(message(b"%d" % number)) for number in range(2001))
+    assert [row.begin for row in newest.sorted()] == ["1999", "2000"]
+
+
 @pytest.mark.spec("CON-09")
 async def test_search_finds_by_tag_key_property_json_path_and_text(console: Open) -> None:
     async with EmbeddedBroker() as server:
@@ -80,6 +111,10 @@ async def test_search_finds_by_tag_key_property_json_path_and_text(console: Open
             page = await shown(one, await started(one))
             assert "42 messages read" in page and "<script>alert" not in page and "\u202e" not in page
             assert page.count('class="when"') == 42 and "every 1s" not in page
+            job = await started(one)
+            job.collector.rows.extend(list(job.collector.rows)[:18])
+            assert (await shown(one, job)).count('class="when"') == 50
+            assert (await one.browser.get(f"/search/{job.id}?page=2")).text.count('class="when"') == 10
             path = re.search(r'href="(/messages/orders/[^"]+)"', page)
             assert path is not None
             assert (await one.browser.get(path[1].replace("&amp;", "&"))).status_code == 200
@@ -110,16 +145,22 @@ async def test_download_has_whole_bodies_and_no_formulas(console: Open) -> None:
             await one.log_in()
             job = await started(one)
             answer = await one.browser.get(f"/search/{job.id}/download?form=jsonl")
-            assert "attachment" in answer.headers["content-disposition"]
+            assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''orders.jsonl"
+            assert answer.headers["content-type"] == "application/jsonl; charset=utf-8"
             rows = [json.loads(line) for line in answer.text.splitlines()]
             assert len(rows) == 42 and json.loads(rows[3]["body"])["note"] == HOSTILE
             assert {row["encoding"] for row in rows} == {"utf-8", "base64"}
-            text = (await one.browser.get(f"/search/{job.id}/download?form=csv")).text
+            answer = await one.browser.get(f"/search/{job.id}/download?form=csv")
+            assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''orders.csv"
+            assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+            text = answer.text
             table = list(csv.DictReader(io.StringIO(text)))
             assert len(table) == 42
             assert all(not value.startswith(("=", "+", "-", "@")) for row in table for value in row.values())
             assert any(row["body"].startswith("'=cmd") and row["keys"] == "'=1+1" for row in table)
-            assert "action=download" in (one.folder / "audit.log").read_text()
+            audit = (one.folder / "audit.log").read_text()
+            for form in ("jsonl", "csv"):
+                assert f'action=download target="topic=orders form={form}" result=200' in audit
             assert (await one.browser.get("/search/unknown/download")).status_code == 404
 
 

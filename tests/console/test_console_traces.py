@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from browsing import name_server
@@ -16,7 +16,9 @@ from browsing import name_server
 from saturnmq import Client
 from saturnmq.admin.traces import MISSING, Gap, graphs
 from saturnmq.client.trace.records import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceRecord
+from saturnmq.console.context import Page
 from saturnmq.console.timeline import Bar, time_line
+from saturnmq.console.traces import bars
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
 
@@ -87,6 +89,24 @@ async def test_page_of_an_incomplete_trace_says_so(console: Open) -> None:
             assert "This trace is incomplete" not in await page_of("ID")
             page = await page_of("LOST")
             assert "This trace is incomplete: no record of the send" in page and "a delivery without an end" in page
+
+
+def test_steps_of_a_trace_are_bars_of_its_records() -> None:
+    class English:
+        def text(self, key: str) -> str:
+            return key
+
+    received = [replace(BEFORE, request_id="R2"), replace(AFTER, request_id="R2", success=False)]
+    failed = replace(SENT, success=False)
+    records = [(record, "10.0.0.1") for record in (failed, HALF, END, BEFORE, AFTER, *received)]
+    (trace,) = graphs("ID", records)
+    assert bars(cast(Page, English()), trace) == [
+        Bar("sent: p 10.0.0.1", "send", 1000, 1020, True),
+        Bar("sent: p 10.0.0.1", "send", 1000, 1020),
+        Bar("COMMIT_MESSAGE: p 10.0.0.1", "transaction", 1050, 1050),
+        Bar("received: g 10.0.0.1", "consume", 1100, 1130),
+        Bar("received: g 10.0.0.1", "consume", 1100, 1130, True),
+    ]
 
 
 def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:

@@ -53,7 +53,12 @@ def test_parameters_of_a_password_are_bounded() -> None:
         )
 
     assert check_password("x", stored(2, 8, 8)) and not check_password("x", stored(2, 13, 5))
-    assert check_password("x", stored(2**17, 2, 1)) and not check_password("x", stored(2**18, 2, 1))
+    assert not check_password("x", stored(2**18, 2, 1))
+    most = "scrypt$131072$8$1$c2FsdA==$7Xb293qlpglyt+RWEavqzVe57vbl6vsNOlOAnWOXyvM="  # 128 MiB
+    assert check_password("x", most)
+    assert not check_password("x", "scrypt$131072$16$1$c2FsdA==$7LzAKTshDKN9PSNDXrUTvA+7zq944+aUekzaGbjPsrQ="), (
+        "256 MiB"
+    )
 
 
 def test_bytes_of_a_password_beyond_1024_do_not_count() -> None:
