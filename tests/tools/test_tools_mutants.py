@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from mutants import __main__ as command
 from mutants.contexts import RESULTS
-from mutants.covering import Choice, Covering, Project, fingerprint
+from mutants.covering import Choice, Covering, Project, fingerprint, lines_by_context
 from mutants.defects import Defect, defects, draw, without_effect
 from mutants.running import Outcome, Workspace, limit_seconds
 
@@ -197,6 +199,32 @@ def test_quick_tests_run_first_and_slow_ones_up_to_the_limit(project: Project) -
     assert result.choose(defect_at(8), 99) == Choice(quick, ["tests/test_server.py", names[0], names[3]], 0, 9.0, 58.0)
     assert result.choose(defect_at(8), 30) == Choice(quick, [names[3]], 2, 9.0, 20.0)
     assert result.choose(defect_at(8), 1) == Choice([names[2]], [], 4, 3.0, 0.0), "one at least"
+
+
+def test_tests_marked_realtime_run_last(project: Project) -> None:
+    """They may start a session of many seconds, which the seconds of a single test do not show."""
+    result = Covering(project)
+    names = [f"tests/test_sizes.py::test_{number}" for number in range(3)]
+    tests = {name: [seconds, True, name == names[1]] for name, seconds in zip(names, (2.0, 0.1, 1.0), strict=True)}
+    result.add("tests/test_sizes.py", {"tests": tests, "lines": {name: {"tiny/sizes.py": [8]} for name in names}})
+    assert result.choose(defect_at(8), 60) == Choice([names[2], names[0]], [names[1]], 0, 3.0, pytest.approx(0.1))
+    tests = {"tests/test_server.py::test_a": [0.5, True, True]}
+    result.add("tests/test_server.py", {"tests": tests, "lines": {"": {"tiny/sizes.py": [8, 16]}}})
+    assert result.choose(defect_at(8), 60).further == ["tests/test_server.py", names[1]]
+    assert result.choose(defect_at(16), 60).quick == ["tests/test_server.py"], "there are no others"
+
+
+def test_broken_data_of_a_killed_process_is_left_out(project: Project, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "data.killed")) as database:
+        database.execute("create table coverage_schema (version integer)")
+    assert lines_by_context(project, tmp_path.glob("data.*")) == {}
+
+
+def test_spark_is_measured_with_the_tests_of_a_session() -> None:
+    found = {package: command.project(command.arguments([package])).marks for package in ("spark", "store")}
+    assert found == {"spark": "not interop and not long", "store": "not interop and not long and not spark"}
+    chosen = command.arguments(["spark/decode.py", "--marks", "not spark"])
+    assert command.project(chosen).marks == "not spark"
 
 
 def test_constant_of_a_module_is_tested_where_it_is_used(project: Project) -> None:

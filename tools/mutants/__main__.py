@@ -26,6 +26,8 @@ from mutants.running import Outcome, Workspace
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 MARKS: Final = "not interop and not long and not spark"
+# Only a Spark session executes most of the pipelines. Its tests run last: each run that reaches one starts a session, 10 s.
+MARKS_OF: Final = {"spark": "not interop and not long"}
 # Keys, defaults and ranges equal those of Apache RocketMQ and those of docs/configuration.md.
 SETTINGS_TESTS: Final = ("tests/config/test_config_apache_keys.py", "tests/docs/test_docs_configuration.py")
 # Tests outside tests/PACKAGE that prove a package.
@@ -57,7 +59,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--tests", nargs="+", help="folders, files or patterns of tests (default: tests/PACKAGE, and more for some)"
     )
-    parser.add_argument("--marks", default=MARKS, help=f"tests to run, as pytest -m (default: {MARKS})")
+    parser.add_argument(
+        "--marks", help=f"tests to run, as pytest -m (default: {MARKS}; of spark also those marked spark)"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="tests per defect, at most this long (default: 60)")
     parser.add_argument("--bar", type=float, default=90, help="exit status 1 below this percentage (default: 90)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
@@ -72,7 +76,8 @@ def project(options: argparse.Namespace) -> Project:
     tests = options.tests or [f"tests/{package}", *FURTHER_TESTS.get(package, ())]
     part = f"{options.top}/{options.package}".rstrip("/")
     measured = f"{options.top}/{package}".rstrip("/")
-    found = Project(options.root, options.root / "src", measured, part, tuple(tests), options.marks)
+    marks = options.marks or MARKS_OF.get(package, MARKS)
+    found = Project(options.root, options.root / "src", measured, part, tuple(tests), marks)
     if not (found.source / part).exists():
         raise FileNotFoundError(found.source / part)
     if missing := [name for name in tests if not any(options.root.glob(name))]:

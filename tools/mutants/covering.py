@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from coverage import CoverageData
+from coverage.exceptions import DataError
 
 from mutants.contexts import RESULTS
 from mutants.defects import Defect
@@ -111,20 +112,21 @@ class Covering:
         return [name for name, test in self.tests.items() if not test.passed]
 
     def choose(self, defect: Defect, seconds_max: float) -> Choice:
-        """The tests for a defect, the quickest first, until they take seconds_max.
+        """The tests for a defect, the quickest first and those marked realtime last, until they take seconds_max.
 
         Whole files come before them if they are quick, otherwise behind: a test that reads a class of settings by its fields
-        executes no line that names one of them.
+        executes no line that names one of them. Tests marked realtime start servers or a Spark session, which takes seconds
+        that no single test shows: they are among the quick ones only if there are no others.
         """
         tests, files = self._executing(defect)
         seconds = {name: self.tests[name].seconds for name in tests}
-        seconds |= {name: self._seconds(name) for name, count in files.items() if not count}
+        seconds |= {name: sum(test.seconds for test in self._named(name)) for name, count in files.items() if not count}
         chosen: list[str] = []
         total = 0.0
 
-        def order(name: str) -> tuple[int, float, str]:
+        def order(name: str) -> tuple[bool, int, float, str]:
             whole = 0 if seconds[name] <= QUICK_FILE_SECONDS else 2
-            return whole if name in files else 1, seconds[name], name
+            return self._is_realtime(name), whole if name in files else 1, seconds[name], name
 
         for name in sorted(seconds, key=order):
             if chosen and total + seconds[name] > seconds_max:
@@ -133,14 +135,21 @@ class Covering:
             total += seconds[name]
         at = 0
         quick_seconds = 0.0
-        while at < min(len(chosen), QUICK_TESTS) and (at == 0 or quick_seconds + seconds[chosen[at]] <= QUICK_SECONDS):
+        alike = [name for name in chosen if self._is_realtime(name) is self._is_realtime(chosen[0])]
+        while at < min(len(alike), QUICK_TESTS) and (at == 0 or quick_seconds + seconds[chosen[at]] <= QUICK_SECONDS):
             quick_seconds += seconds[chosen[at]]
             at += 1
         further = sorted(chosen[at:])  # file by file, so that fixtures of a module are made once
         return Choice(chosen[:at], further, len(seconds) - len(chosen), quick_seconds, total - quick_seconds)
 
-    def _seconds(self, test_file: str) -> float:
-        return sum(test.seconds for name, test in self.tests.items() if name.startswith(f"{test_file}::"))
+    def _named(self, name: str) -> list[TestRun]:
+        """A test, or all of a file."""
+        if name in self.tests:
+            return [self.tests[name]]
+        return [test for key, test in self.tests.items() if key.startswith(f"{name}::")]
+
+    def _is_realtime(self, name: str) -> bool:
+        return any(test.realtime for test in self._named(name))
 
     def _executing(self, defect: Defect) -> tuple[set[str], dict[str, int]]:
         """The tests that execute a defect's line, and the test files with the number of these tests in each."""
@@ -232,7 +241,10 @@ def lines_by_context(project: Project, data_files: Iterable[Path]) -> dict[str, 
     lines: dict[str, dict[str, set[int]]] = {}
     for data_file in data_files:
         data = CoverageData(str(data_file))
-        data.read()
+        try:
+            data.read()
+        except DataError:  # of a process that was killed while it wrote
+            continue
         for measured in data.measured_files():
             path = str(Path(measured).relative_to(project.source))
             for number, contexts in data.contexts_by_lineno(measured).items():
