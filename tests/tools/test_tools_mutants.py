@@ -214,6 +214,24 @@ def test_tests_marked_realtime_run_last(project: Project) -> None:
     assert result.choose(defect_at(16), 60).quick == ["tests/test_server.py"], "there are no others"
 
 
+def test_near_files_import_a_module_with_a_defect(tmp_path: Path) -> None:
+    texts = {
+        "test_a.py": "from big.rules import f", "test_b.py": "from big import other, rules",
+        "test_c.py": "import big.rules", "test_d.py": "from big import other",
+        "test_e.py": "from big.deep.sizes import f", "test_f.py": "from big.rulesets import f",
+    }  # fmt: skip
+    (tmp_path / "tests").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "tests" / name).write_text(text)
+    found = Project(tmp_path, tmp_path, "big", "big", ("tests",), "")
+
+    def near(*paths: str) -> list[str]:
+        return [path.name for path in found.near_files(replace(defect_at(1), path=path) for path in paths)]
+
+    assert near("big/rules.py") == ["test_a.py", "test_b.py", "test_c.py"]
+    assert near("big/other.py", "big/deep/places.py") == ["test_b.py", "test_d.py", "test_e.py"]
+
+
 def test_broken_data_of_a_killed_process_is_left_out(project: Project, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "data.killed")) as database:
         database.execute("create table coverage_schema (version integer)")

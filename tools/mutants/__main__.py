@@ -62,6 +62,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--marks", help=f"tests to run, as pytest -m (default: {MARKS}; of spark also those marked spark)"
     )
+    parser.add_argument(
+        "--near", action="store_true", help="only test files that import a module with a defect: quicker, a lower bound"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="tests per defect, at most this long (default: 60)")
     parser.add_argument("--bar", type=float, default=90, help="exit status 1 below this percentage (default: 90)")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
@@ -116,7 +119,8 @@ def judged(
     workspace = Workspace(found, folder)
     workspace.check()
     with Progress(console=console) as progress:
-        files = progress.track(found.test_files(), description="tests")
+        test_files = found.near_files(drawn, SETTINGS_TESTS) if options.near else found.test_files()
+        files = progress.track(test_files, description="tests")
         copied = dataclasses.replace(found, source=folder / "src")
         covering = collect(copied, options.root / ".mutants", workspace.environment, files)
         report_failing(console, covering)

@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,6 +67,22 @@ class Project:
         for path in (path for name in self.tests for path in sorted(self.root.glob(name))):
             found |= dict.fromkeys(sorted(path.rglob("test_*.py")) if path.is_dir() else [path])
         return list(found)
+
+    def near_files(self, defects: Iterable[Defect], always: Collection[str] = ()) -> list[Path]:
+        """The test files that import the module of a defect, or another one of its folder below the package."""
+        names = sorted({near_name(defect.path, self.package) for defect in defects})
+        imports = re.compile("|".join(rf"\b{package}(?: import .*\b|\.){module}\b" for package, module in names))
+        return [
+            path
+            for path in self.test_files()
+            if str(path.relative_to(self.root)) in always or imports.search(path.read_text(encoding="utf-8"))
+        ]
+
+
+def near_name(path: str, package: str) -> tuple[str, str]:
+    """What a test imports that is about a module, as the name of the package and a name in it: a module or a folder."""
+    first = Path(path).relative_to(package).parts[0]
+    return package.replace("/", "."), first.removesuffix(".py")
 
 
 @dataclass(frozen=True)
