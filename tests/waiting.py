@@ -1,4 +1,4 @@
-"""Waits for a condition in tests that run on the wall clock."""
+"""Waits for a condition in tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-POLL_SECONDS = 0.002
+POLL_SECONDS = 0.002  # the first pause
+PAUSE_GROWTH, PAUSE_SECONDS_MAX = 1.2, 0.05
 
 
 async def until(
@@ -18,9 +19,11 @@ async def until(
     """
     try:
         async with asyncio.timeout(within_s) as deadline:
-            while not (found := condition()):
-                await asyncio.sleep(POLL_SECONDS)  # poll
-            return found
+            pause = POLL_SECONDS
+            while not (value := condition()):
+                await asyncio.sleep(pause)  # poll
+                pause = min(pause * PAUSE_GROWTH, PAUSE_SECONDS_MAX)
+            return value
     except TimeoutError:
         if not deadline.expired():
             raise

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
 import sys
 import threading
 import time
 from types import ModuleType
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -79,6 +82,29 @@ async def test_answers_over_sockets_arrive_before_a_timeout_is_skipped() -> None
                 assert await reader.readline() == b"%d\n" % number
         writer.close()
         await writer.wait_closed()
+
+
+def test_only_a_used_socket_delays_the_jump_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    select = selectors.DefaultSelector.select
+
+    def recorded(selector: selectors.DefaultSelector, timeout: float | None = None) -> Any:
+        waited.append(timeout or 0)
+        return select(selector, timeout)
+
+    async def work() -> None:
+        left, right = socket.socketpair()
+        with left, right:
+            for used in (False, True):
+                await asyncio.sleep(1)  # poll: until what came before is over
+                waited.clear()
+                if used:
+                    left.send(b"x")
+                await asyncio.sleep(60)  # poll
+                assert (max(waited) > 0) == used
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", recorded)
+    virtualtime.run(work())
 
 
 def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None:

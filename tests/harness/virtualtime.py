@@ -1,8 +1,9 @@
 """An event loop that skips waits: real sockets, files and threads, but a clock that jumps to the next timer when nothing runs.
 
-For tests whose brokers, NameServers and clients all live in one event loop. A wait of 30 s takes GRACE_SECONDS. The clock does not
-jump while a call in another thread runs. It counts the processor time of the loop's thread and the waits of the loop, so that
-nothing times out because a busy machine did not run the process; what blocks the loop's thread is not counted either.
+For tests whose brokers, NameServers and clients all live in one event loop. A wait of 30 s takes no time, and GRACE_SECONDS if a
+socket was used just before. The clock does not jump while a call in another thread runs. It counts the processor time of the
+loop's thread and the waits of the loop, so that nothing times out because a busy machine did not run the process; what blocks the
+loop's thread is not counted either.
 `time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do constructors of saturnmq whose default clock is
 one of them.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import socket
 import sys
 import threading
 import time
@@ -18,13 +20,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import anyio.to_thread
 
 T = TypeVar("T")
-GRACE_SECONDS: Final = 0.001  # how long nothing may arrive on a socket before the clock jumps
+GRACE_SECONDS: Final = 0.001  # how long after the last use of a socket the clock may jump: bytes may be on their way
 _THREAD_POLL_SECONDS: Final = 0.02
 _PACKAGE: Final = "saturnmq"
+_CAUSES_OF_EVENTS: Final = ("connect", "connect_ex", "send", "sendall", "sendmsg", "sendto", "shutdown", "close")
 
 
 class VirtualClock:
@@ -105,52 +109,69 @@ def _searched(name: str, module: ModuleType, wanted: set[Any]) -> Iterator[Funct
 
 
 class _Selector(selectors.DefaultSelector):
-    """Skips waits. A long one first waits GRACE_SECONDS for sockets; a short one does if something has arrived just before."""
+    """Skips waits, after waiting for the sockets until GRACE_SECONDS have passed since one was used."""
 
     loop: VirtualLoop
 
-    def __init__(self) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
-        self._now = time.monotonic
-        self._quiet_from = 0.0  # the machine's time GRACE_SECONDS after the last event
+        self._clock = clock
+        self._quiet_from = 0.0  # GRACE_SECONDS after the last use of a socket, by the virtual clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            found = self._counted(_THREAD_POLL_SECONDS) if self.loop.working_threads else super().select(None)
+            events = self._counted(_THREAD_POLL_SECONDS) if self.loop.working_threads else super().select(None)
         else:
-            found = self._wait(timeout) if timeout > 0 else super().select(0)
-        if found:
-            self._quiet_from = self._now() + GRACE_SECONDS
-        return found
+            events = self._wait(timeout) if timeout > 0 else super().select(0)
+        if events:
+            self.socket_used()
+        return events
+
+    def socket_used(self) -> None:
+        self._quiet_from = self._clock.monotonic() + GRACE_SECONDS
 
     def _wait(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
-        short = timeout <= GRACE_SECONDS
-        waited = min(timeout, max(self._quiet_from - self._now(), 0)) if short else GRACE_SECONDS
-        found = self._counted(waited)
-        if found or waited >= timeout:
-            return found
+        waited = min(timeout, max(self._quiet_from - self._clock.monotonic(), 0))
+        events = self._counted(waited)
+        if events or waited >= timeout:
+            return events
         if self.loop.working_threads:
             return self._counted(min(timeout - waited, _THREAD_POLL_SECONDS))
-        self.loop.clock.skip(timeout - waited)
-        return super().select(0)
+        self._clock.skip(timeout - waited)
+        return []
 
     def _counted(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait; the clock advances by what the wait took, at most by its length."""
-        before = self._now()
-        found = super().select(seconds)
-        self.loop.clock.skip(min(self._now() - before, seconds) if found else seconds)
-        return found
+        """Wait; the clock advances by the length of a wait that ends without an event."""
+        events = super().select(seconds)
+        if not events:
+            self._clock.skip(seconds)
+        return events
+
+    @contextmanager
+    def sockets_observed(self) -> Iterator[None]:
+        """Note each call of a socket's method that can make another socket readable or writable."""
+
+        def observed(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **options: Any) -> Any:
+                self.socket_used()
+                return method(*args, **options)
+
+            return call
+
+        observers: dict[str, Any] = {name: observed(getattr(socket.socket, name)) for name in _CAUSES_OF_EVENTS}
+        with mock.patch.multiple(socket.socket, **observers):
+            yield
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """working_threads: calls of `run_in_executor` and of anyio's `to_thread` in progress."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        selector = _Selector()
-        selector.loop = self
+        self.selector = _Selector(clock)
+        self.selector.loop = self
         self.clock = clock
         self.working_threads = 0
-        super().__init__(selector)
+        super().__init__(self.selector)
 
     def time(self) -> float:
         return self.clock.monotonic()
@@ -189,5 +210,11 @@ def _anyio_counted() -> Iterator[None]:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`, on a loop that skips waits."""
     clock = VirtualClock()
-    with clock.installed(), _anyio_counted(), asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+    loop = VirtualLoop(clock)
+    with (
+        clock.installed(),
+        _anyio_counted(),
+        loop.selector.sockets_observed(),
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
+    ):
         return runner.run(work)
