@@ -192,20 +192,17 @@ def test_the_default_listener_logs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.spec("RT-14")
-def test_the_webhook_posts_what_needs_attention() -> None:
+async def test_the_webhook_posts_what_needs_attention() -> None:
     posted: list[tuple[str, dict[str, Any]]] = []
 
     async def post(url: str, document: bytes) -> None:
         posted.append((url, json.loads(document)))
 
-    async def work() -> None:
-        listener = WebhookListener("https://example.org/alerts", post)
-        await listener.undone(UndoneMessages("billing", "orders", 0, 0, 0))
-        await listener.undone(UndoneMessages("billing", "orders", 7, 4, 900))
-        await listener.deleted(DeletedMessages("billing", "orders", "a", 0, 5, 90, 1))
-        await listener.running_info("billing", DIFFERENT)
-
-    asyncio.run(work())
+    listener = WebhookListener("https://example.org/alerts", post)
+    await listener.undone(UndoneMessages("billing", "orders", 0, 0, 0))
+    await listener.undone(UndoneMessages("billing", "orders", 7, 4, 900))
+    await listener.deleted(DeletedMessages("billing", "orders", "a", 0, 5, 90, 1))
+    await listener.running_info("billing", DIFFERENT)
     assert [document["event"] for _, document in posted] == ["undone", "deleted", "clients"]
     assert posted[0][1]["total"] == 7 and posted[2][1]["problems"][0]["problem"] == "different subscriptions"
     with pytest.raises(ValueError, match="http:// or https://"):

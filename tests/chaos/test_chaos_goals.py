@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +112,6 @@ def test_switch_under_transactional_load(name: str, tmp_path: Path, capsys: pyte
 def test_same_faults_on_groups_of_apache_and_ours(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
     from chaospeers import TheirBrokers
 
     kinds: dict[str, type[BrokerGroup]] = {"Apache 4.9.7": TheirBrokers, "ours": BrokerGroup}

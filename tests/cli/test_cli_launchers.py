@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from serverprocess import Server
 
-from conftest import Server
 from saturnmq.cli.launchers import BAD_ADDRESS_OR_ID, NO_HOME, NOT_RUNNING
 from saturnmq.cli.settings import IMPORTANT
 from saturnmq.store.files.lock_file import LockFile

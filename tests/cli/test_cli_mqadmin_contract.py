@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import mqadmin_commands
 import pytest
 
 from saturnmq.cli.mqadmin.table import COMMANDS, find
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "docs"))
-import mqadmin_commands
 
 Cli = Callable[..., "CompletedProcess[str]"]
 UNLISTED = ("consumer", "getConsumerStatus", "resetOffsetByTimeOld", "DecodeMessageId")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
+from admincluster import AdminCluster, admin_cluster, silent_server
 
 from saturnmq.admin.connection import LISTING_SECONDS
 from saturnmq.cli.mqadmin.options import parse
@@ -16,9 +15,6 @@ from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.output import EXIT_FAILED, fail
 from saturnmq.protocol.bodies import MessageQueue, TopicConfig
 from saturnmq.protocol.errors import SaturnError
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "admin"))
-from admincluster import AdminCluster, admin_cluster, silent_server
 
 TOPIC, GROUP = "orders", "billing"
 CLUSTER = ("-c", "DefaultCluster")

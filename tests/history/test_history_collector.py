@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,14 +15,6 @@ from saturnmq.testing import EmbeddedBroker
 
 TOPIC = Series("topic", "DefaultCluster", topic="orders")
 GROUP = Series("group", "DefaultCluster", topic="orders", group="billing")
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await work()
-
-    asyncio.run(bounded())
 
 
 async def consume(client: Client, count: int) -> None:
@@ -75,17 +64,14 @@ async def test_minutes_of_topics_groups_and_brokers_are_stored(tmp_path: Path) -
                 assert stored[-1].total - stored[0].total == 60 and 0 < stored[0].level < 1
 
 
-def test_round_without_name_server_is_logged_and_the_next_one_runs(
+async def test_round_without_name_server_is_logged_and_the_next_one_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        minutes = Minutes()
-        async with Admin("127.0.0.1:1") as admin:
-            with History(tmp_path / "h.db") as history:
-                collector = Collector(admin, history, clock=lambda: minutes.now, sleep=minutes.sleep)
-                with caplog.at_level(logging.WARNING):
-                    await collector.run(2)
-                assert collector.rounds == 2 and history.series("broker") == []
-
-    run(work)
+    minutes = Minutes()
+    async with Admin("127.0.0.1:1") as admin:
+        with History(tmp_path / "h.db") as history:
+            collector = Collector(admin, history, clock=lambda: minutes.now, sleep=minutes.sleep)
+            with caplog.at_level(logging.WARNING):
+                await collector.run(2)
+            assert collector.rounds == 2 and history.series("broker") == []
     assert [record.message[:26] for record in caplog.records] == ["no history of this minute "] * 2

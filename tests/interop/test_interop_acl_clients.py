@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ MODERN_ACCOUNT = f"""
   defaultGroupPerm: SUB
 """
 QUICK = {"route_poll_ms": 500, "rebalance_ms": 1000, "timeout": 10.0, "attempts": 1}
+pytestmark = pytest.mark.loop(seconds=90)
 _numbers = itertools.count()
 
 
@@ -72,14 +72,6 @@ def protected(request: pytest.FixtureRequest) -> Peer:
     return peer
 
 
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(90):
-            return await work()
-
-    return asyncio.run(bounded())
-
-
 def hides_secrets(text: str) -> bool:
     return not any(secret in text for secret in SECRETS)
 
@@ -89,7 +81,7 @@ def hides_secrets(text: str) -> bool:
 
 @pytest.mark.spec("ACL-18", "ACL-19")
 @pytest.mark.parametrize("how", ["settings", "key file", "url"])
-def test_python_client_sends_and_consumes_with_its_rights(protected: Peer, how: str, tmp_path: Path) -> None:
+async def test_python_client_sends_and_consumes_with_its_rights(protected: Peer, how: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"AccessKey={USER[0]}\nSecretKey={USER[1]}\n")
     group, mark = f"open{next(_numbers)}", f"{how} {next(_numbers)}".encode()
@@ -100,24 +92,21 @@ def test_python_client_sends_and_consumes_with_its_rights(protected: Peer, how: 
         given: dict[str, Any] = account(USER) if how == "settings" else {"key_file": str(file)}
         return Client(name_servers=protected.name_servers, **given, **QUICK)
 
-    async def work() -> None:
-        async with make() as client, client.producer("producers") as out:
-            async with client.consumer(group, start="first") as inbox:
-                await inbox.subscribe("Both")
-                for number in range(10):
-                    await out.send("Both", mark + b" %d" % number)
-                await out.send_many("Both", [Outgoing(value=mark + b" 10"), Outgoing(value=mark + b" 11")])
-                mine: set[bytes] = set()
-                while len(mine) < 12:
-                    message = await inbox.recv(30)
-                    if message.body.startswith(mark):
-                        mine.add(message.body)
-                    await message.ack()
-            async with client.consumer(f"{group}ordered", start="last", ordered=True) as inbox:
-                await inbox.subscribe("Both")
-                assert len(await inbox.wait_assigned(30)) == 2, "locks are granted"
-
-    run(work)
+    async with make() as client, client.producer("producers") as out:
+        async with client.consumer(group, start="first") as inbox:
+            await inbox.subscribe("Both")
+            for number in range(10):
+                await out.send("Both", mark + b" %d" % number)
+            await out.send_many("Both", [Outgoing(value=mark + b" 10"), Outgoing(value=mark + b" 11")])
+            mine: set[bytes] = set()
+            while len(mine) < 12:
+                message = await inbox.recv(30)
+                if message.body.startswith(mark):
+                    mine.add(message.body)
+                await message.ack()
+        async with client.consumer(f"{group}ordered", start="last", ordered=True) as inbox:
+            await inbox.subscribe("Both")
+            assert len(await inbox.wait_assigned(30)) == 2, "locks are granted"
 
 
 @pytest.mark.spec("ACL-08", "ACL-10", "API-02")
@@ -131,48 +120,46 @@ def test_python_client_sends_and_consumes_with_its_rights(protected: Peer, how: 
         (USER, "Never", "topic:Never"),
     ],
 )
-def test_python_client_is_refused_with_the_brokers_reason(
+async def test_python_client_is_refused_with_the_brokers_reason(
     protected: Peer, pair: tuple[str, str] | None, topic: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
 
-    async def work() -> None:
-        given = account(pair) if pair else {}
-        async with (
-            Client(name_servers=protected.name_servers, **given, **QUICK) as client,
-            client.producer("p") as out,
-        ):
-            with pytest.raises((SendFailed, ResponseError)) as caught:
-                await out.send(topic, b"x")
-            assert reason in str(caught.value)
-            assert topic in str(caught.value) and hides_secrets(str(caught.value) + repr(caught.value))
-
-    run(work)
+    given = account(pair) if pair else {}
+    async with (
+        Client(name_servers=protected.name_servers, **given, **QUICK) as client,
+        client.producer("p") as out,
+    ):
+        with pytest.raises((SendFailed, ResponseError)) as caught:
+            await out.send(topic, b"x")
+        assert reason in str(caught.value)
+        assert topic in str(caught.value) and hides_secrets(str(caught.value) + repr(caught.value))
     assert hides_secrets(caplog.text)
 
 
 @pytest.mark.spec("ACL-10")
-def test_python_consumer_without_the_right_receives_nothing(protected: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with (
-            Client(name_servers=protected.name_servers, **account(ADMIN), **QUICK) as admin,
-            admin.producer("admins") as out,
-        ):
-            await out.send("Write", b"not for the user")
-        async with (
-            Client(name_servers=protected.name_servers, **account(USER), **QUICK) as client,
-            client.consumer(f"open{next(_numbers)}", start="first") as inbox,
-        ):
-            await inbox.subscribe("Write")
-            with pytest.raises(TimeoutError):
-                await inbox.recv(3)
-        assert "Write" in caplog.text and "AclException" in caplog.text
-
-    run(work)
+async def test_python_consumer_without_the_right_receives_nothing(
+    protected: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        Client(name_servers=protected.name_servers, **account(ADMIN), **QUICK) as admin,
+        admin.producer("admins") as out,
+    ):
+        await out.send("Write", b"not for the user")
+    async with (
+        Client(name_servers=protected.name_servers, **account(USER), **QUICK) as client,
+        client.consumer(f"open{next(_numbers)}", start="first") as inbox,
+    ):
+        await inbox.subscribe("Write")
+        with pytest.raises(TimeoutError):
+            await inbox.recv(3)
+    assert "Write" in caplog.text and "AclException" in caplog.text
 
 
 @pytest.mark.spec("SEC-10")
-def test_python_client_signs_version_2_for_our_broker_only(saturn_protected: Peer, apache_protected: Peer) -> None:
+async def test_python_client_signs_version_2_for_our_broker_only(
+    saturn_protected: Peer, apache_protected: Peer
+) -> None:
     async def send(peer: Peer, pair: tuple[str, str], signature: str) -> str:
         async with (
             Client(name_servers=peer.name_servers, **account(pair), signature=signature, **QUICK) as client,
@@ -184,13 +171,10 @@ def test_python_client_signs_version_2_for_our_broker_only(saturn_protected: Pee
                 return str(error)
         return ""
 
-    async def work() -> None:
-        assert await send(saturn_protected, MODERN, "v2") == ""
-        assert await send(saturn_protected, USER, "v2") == ""
-        assert MODERN[0] in await send(saturn_protected, MODERN, "v1"), "the account refuses version 1"
-        assert "Check signature failed" in await send(apache_protected, USER, "v2")
-
-    run(work)
+    assert await send(saturn_protected, MODERN, "v2") == ""
+    assert await send(saturn_protected, USER, "v2") == ""
+    assert MODERN[0] in await send(saturn_protected, MODERN, "v1"), "the account refuses version 1"
+    assert "Check signature failed" in await send(apache_protected, USER, "v2")
 
 
 # the Spark connector
@@ -266,15 +250,12 @@ def test_spark_refusal_hides_the_secret(
 
 
 @pytest.mark.spec("SPK-11", "SRC-20")
-def test_spark_stream_checkpoint_holds_no_secret(spark: Any, saturn_protected: Peer, tmp_path: Path) -> None:
-    async def send() -> None:
-        async with (
-            Client(name_servers=saturn_protected.name_servers, **account(MODERN), signature="v2") as client,
-            client.producer("p") as out,
-        ):
-            await out.send("Both", b"streamed")
-
-    run(send)
+async def test_spark_stream_checkpoint_holds_no_secret(spark: Any, saturn_protected: Peer, tmp_path: Path) -> None:
+    async with (
+        Client(name_servers=saturn_protected.name_servers, **account(MODERN), signature="v2") as client,
+        client.producer("p") as out,
+    ):
+        await out.send("Both", b"streamed")
     given = options(saturn_protected, "Both", MODERN, signature="v2", startingOffsets="earliest", columns="body")
     rows = spark.readStream.format("rocketmq").options(**given).load()
     query = (
@@ -318,9 +299,9 @@ def test_go_client_sends_and_consumes_with_its_rights(protected: Peer, go: None,
             gotools.run_go("send", count=1, **common, **refused)
 
 
-def test_nothing_in_the_logs_of_our_broker_holds_a_secret(saturn_protected: Peer) -> None:
+async def test_nothing_in_the_logs_of_our_broker_holds_a_secret(saturn_protected: Peer) -> None:
     """After the tests above: the console of the process, which they filled with refusals."""
     assert isinstance(saturn_protected, saturn.SaturnCluster) and saturn_protected.broker is not None
     broker = saturn_protected.broker
-    run(lambda: until(lambda: "saturnmq: ready" in broker.output))
+    await until(lambda: "saturnmq: ready" in broker.output)
     assert hides_secrets(broker.output)

@@ -6,12 +6,9 @@ Short runs by default; CHAOS_SECONDS, CHAOS_FAULT and CHAOS_SEED work as for `ma
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "chaos"))
 from chaosbrokers import BrokerGroup, PlainBroker, PlainSyncBroker
 from chaospeers import HEARTBEAT_MS, MixedBrokers, TheirBrokers
 from chaosrun import ONLY, RUN_SECONDS_MAX, SECONDS, SHORT_HEARTBEAT_MS, a_run, tell

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from base64 import b64encode
 from collections import Counter
 from pathlib import Path
@@ -12,13 +11,11 @@ from random import Random
 
 import javatools
 import pytest
+from filter_expressions import pairs
 
 from saturnmq.filter import BloomFilter, FilterError, PropertyError, compile_sql, parse_tags
 
 FILTER_TESTS = Path(__file__).resolve().parent.parent / "filter"
-sys.path.append(str(FILTER_TESTS))
-
-from filter_expressions import pairs  # noqa: E402
 
 
 def ask(lines: list[str]) -> list[str]:

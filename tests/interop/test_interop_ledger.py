@@ -228,67 +228,64 @@ class MixedGroup:
 @pytest.mark.parametrize(
     ("kinds", "batch_push"), [("jjs", False), pytest.param("jss", False, marks=pytest.mark.interop_full), ("jss", True)]
 )
-def test_mixed_group_survives_every_kind_of_change_with_equal_files(
+async def test_mixed_group_survives_every_kind_of_change_with_equal_files(
     kinds: str, batch_push: bool, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        group = MixedGroup(tmp_path, kinds, batch_push=batch_push)
-        names = list(group.kinds)
-        try:
-            await group.start(*names)
-            await group.append(30, "first")
-            for to in (kinds.index("j"), kinds.index("s")):  # a member of each kind leads
-                await group.transfer(names[to])
-                await group.append(20, f"led-by-{names[to]}")
-                await group.level()
-            for kind in "js":  # a member of each kind is killed as leader and restarts
-                name = names[kinds.index(kind)]
-                await group.transfer(name)
-                await group.kill(name)
-                await group.append(10, f"without-{name}")
-                await group.start(name)
-                await group.level()
-            for kind in "js":  # a member of each kind restarts with an empty disk
-                leader = await group.leader()
-                name = next(n for n in reversed(names) if group.kinds[n] == kind)
-                if name == leader:
-                    await group.transfer(next(n for n in names if n != name))
-                await group.kill(name)
-                shutil.rmtree(tmp_path / f"dledger-{name}")
-                await group.start(name)
-                await group.append(3, f"empty-{name}")
-                await group.level()
-            for kind in "js":  # a member of each kind is truncated
-                name = names[kinds.index(kind)]
-                await group.transfer(name)
-                others = [other for other in names if other != name]
-                for other in others:
-                    await group.kill(other)
-                lost = [AppendRequest(group="g", remote_id=name, body=b"lost %d" % number) for number in range(3)]
-                answers = await asyncio.gather(*(group.call(name, request) for request in lost), return_exceptions=True)
-                # Without a quorum Java answers with another code or not at all (DL-X09).
-                assert not any(getattr(answer, "code", None) == Code.SUCCESS for answer in answers)
-                assert (await group.members[name].status())[2] > (await group.members[name].status())[3]
-                await group.kill(name)
-                await group.start(*others)
-                await group.append(5, f"instead-of-{name}")
-                await group.start(name)
-                await group.level()
-            end = await group.level()
-            bodies = await group.read_all(end)
-            # An append without an answer is sent again, and may then be there twice.
-            assert list(dict.fromkeys(body for body in bodies if body in set(group.acked))) == group.acked
-            assert not any(body.startswith(b"lost") for body in bodies)
-        finally:
-            await group.stop()
-        for kind, size in (("data", FILE_BYTES), ("index", 32 * 5 * 1024 * 1024)):
-            contents = []
-            for name in names:
-                files = sorted((tmp_path / f"dledger-{name}" / kind).iterdir())
-                assert [file.stat().st_size for file in files] == [size] * len(files)
-                contents.append(
-                    b"".join(file.read_bytes()[: (end + 1) * 32 if kind == "index" else None] for file in files)
-                )
-            assert contents[0] == contents[1] == contents[2], f"{kind} differs"
-
-    asyncio.run(run())
+    group = MixedGroup(tmp_path, kinds, batch_push=batch_push)
+    names = list(group.kinds)
+    try:
+        await group.start(*names)
+        await group.append(30, "first")
+        for to in (kinds.index("j"), kinds.index("s")):  # a member of each kind leads
+            await group.transfer(names[to])
+            await group.append(20, f"led-by-{names[to]}")
+            await group.level()
+        for kind in "js":  # a member of each kind is killed as leader and restarts
+            name = names[kinds.index(kind)]
+            await group.transfer(name)
+            await group.kill(name)
+            await group.append(10, f"without-{name}")
+            await group.start(name)
+            await group.level()
+        for kind in "js":  # a member of each kind restarts with an empty disk
+            leader = await group.leader()
+            name = next(n for n in reversed(names) if group.kinds[n] == kind)
+            if name == leader:
+                await group.transfer(next(n for n in names if n != name))
+            await group.kill(name)
+            shutil.rmtree(tmp_path / f"dledger-{name}")
+            await group.start(name)
+            await group.append(3, f"empty-{name}")
+            await group.level()
+        for kind in "js":  # a member of each kind is truncated
+            name = names[kinds.index(kind)]
+            await group.transfer(name)
+            others = [other for other in names if other != name]
+            for other in others:
+                await group.kill(other)
+            lost = [AppendRequest(group="g", remote_id=name, body=b"lost %d" % number) for number in range(3)]
+            answers = await asyncio.gather(*(group.call(name, request) for request in lost), return_exceptions=True)
+            # Without a quorum Java answers with another code or not at all (DL-X09).
+            assert not any(getattr(answer, "code", None) == Code.SUCCESS for answer in answers)
+            assert (await group.members[name].status())[2] > (await group.members[name].status())[3]
+            await group.kill(name)
+            await group.start(*others)
+            await group.append(5, f"instead-of-{name}")
+            await group.start(name)
+            await group.level()
+        end = await group.level()
+        bodies = await group.read_all(end)
+        # An append without an answer is sent again, and may then be there twice.
+        assert list(dict.fromkeys(body for body in bodies if body in set(group.acked))) == group.acked
+        assert not any(body.startswith(b"lost") for body in bodies)
+    finally:
+        await group.stop()
+    for kind, size in (("data", FILE_BYTES), ("index", 32 * 5 * 1024 * 1024)):
+        contents = []
+        for name in names:
+            files = sorted((tmp_path / f"dledger-{name}" / kind).iterdir())
+            assert [file.stat().st_size for file in files] == [size] * len(files)
+            contents.append(
+                b"".join(file.read_bytes()[: (end + 1) * 32 if kind == "index" else None] for file in files)
+            )
+        assert contents[0] == contents[1] == contents[2], f"{kind} differs"

@@ -130,62 +130,59 @@ async def send_until_taken(group: Group, bodies: list[bytes]) -> None:
 
 
 @pytest.mark.spec("DL-X04", "DL-B03", "DL-M06")
-def test_apache_brokers_ignore_the_noop_of_our_leader(tmp_path: Path) -> None:
-    async def run() -> None:
-        group = Group(tmp_path)
-        sent = [b"message %d" % number for number in range(20)]
-        try:
-            await asyncio.to_thread(group.start_brokers)
-            await group.leader(("n0", "n1"))
-            ours = await group.start_ours()
-            await send_until_taken(group, sent[:10])
-            noops = 0
-            # Until a no-op is required, because the last message is not known to be committed here.
-            for attempt in range(12):
-                await send_until_taken(group, [b"extra %d" % attempt])
-                sent.append(b"extra %d" % attempt)
-                before = ours.files.end_index
-                await group.transfer("n2", ours.status().term)
-                async with asyncio.timeout(60):
-                    while ours.status().role is not Role.LEADER:
-                        await asyncio.sleep(0.05)  # poll
-                        if (await group.leader()) != "n2":
-                            await group.transfer("n2", ours.status().term)
-                async with asyncio.timeout(30):
-                    while ours.status().committed_index < ours.status().end_index:
-                        await asyncio.sleep(0.05)  # poll
-                for index in range(max(before, 0), ours.files.end_index + 1):
-                    entry = ours.files.entry(index)
-                    assert entry is not None
-                    noops += decode_record(entry.body).sys_flag & 0xC == 0xC
-                async with asyncio.timeout(60):
-                    while ours.status().role is Role.LEADER:
-                        await ours.transfer("n0")
-                        await asyncio.sleep(0.05)  # poll
-                if noops:
-                    break
-            assert noops > 0
-            await send_until_taken(group, sent[10:20])
-            async with Client(name_servers=group.name_servers) as client:
-                puller = client.puller()
-                found: list[bytes] = []
-                for queue in await puller.queues(TOPIC):
-                    at, end = await puller.min_offset(queue), await puller.max_offset(queue)
-                    while at < end:
-                        result = await puller.pull(queue, at)
-                        assert result.next_offset > at, f"{queue} stands still at {at}"
-                        found += [message.body for message in result.messages()]
-                        at = result.next_offset
-                assert set(found) == set(sent)
-            for name in ("n0", "n1"):
-                home = group.home(name)
-                assert not (home / "store" / "consumequeue" / "SELF_TEST_TOPIC").exists()
-                logs = "".join(path.read_text(errors="replace") for path in home.rglob("*.log"))
-                assert "[BUG]" not in logs
-        finally:
-            await group.stop()
-
-    asyncio.run(run())
+async def test_apache_brokers_ignore_the_noop_of_our_leader(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    sent = [b"message %d" % number for number in range(20)]
+    try:
+        await asyncio.to_thread(group.start_brokers)
+        await group.leader(("n0", "n1"))
+        ours = await group.start_ours()
+        await send_until_taken(group, sent[:10])
+        noops = 0
+        # Until a no-op is required, because the last message is not known to be committed here.
+        for attempt in range(12):
+            await send_until_taken(group, [b"extra %d" % attempt])
+            sent.append(b"extra %d" % attempt)
+            before = ours.files.end_index
+            await group.transfer("n2", ours.status().term)
+            async with asyncio.timeout(60):
+                while ours.status().role is not Role.LEADER:
+                    await asyncio.sleep(0.05)  # poll
+                    if (await group.leader()) != "n2":
+                        await group.transfer("n2", ours.status().term)
+            async with asyncio.timeout(30):
+                while ours.status().committed_index < ours.status().end_index:
+                    await asyncio.sleep(0.05)  # poll
+            for index in range(max(before, 0), ours.files.end_index + 1):
+                entry = ours.files.entry(index)
+                assert entry is not None
+                noops += decode_record(entry.body).sys_flag & 0xC == 0xC
+            async with asyncio.timeout(60):
+                while ours.status().role is Role.LEADER:
+                    await ours.transfer("n0")
+                    await asyncio.sleep(0.05)  # poll
+            if noops:
+                break
+        assert noops > 0
+        await send_until_taken(group, sent[10:20])
+        async with Client(name_servers=group.name_servers) as client:
+            puller = client.puller()
+            found: list[bytes] = []
+            for queue in await puller.queues(TOPIC):
+                at, end = await puller.min_offset(queue), await puller.max_offset(queue)
+                while at < end:
+                    result = await puller.pull(queue, at)
+                    assert result.next_offset > at, f"{queue} stands still at {at}"
+                    found += [message.body for message in result.messages()]
+                    at = result.next_offset
+            assert set(found) == set(sent)
+        for name in ("n0", "n1"):
+            home = group.home(name)
+            assert not (home / "store" / "consumequeue" / "SELF_TEST_TOPIC").exists()
+            logs = "".join(path.read_text(errors="replace") for path in home.rglob("*.log"))
+            assert "[BUG]" not in logs
+    finally:
+        await group.stop()
 
 
 # ---- our broker in a group of Apache brokers
@@ -233,61 +230,58 @@ async def java_pulls(home: Path, group: Group) -> list[str]:
 
 
 @pytest.mark.spec("DL-B04", "DL-C04", "DL-C05", "DL-C07", "DL-C08", "DL-X02")
-def test_our_broker_leads_and_follows_apache_brokers(tmp_path: Path, home: Path) -> None:
-    async def run() -> None:
-        group = Group(tmp_path)
-        port = free_port(saturn.BROKER_PORT_OFFSETS)
-        ours_at = f"127.0.0.1:{port}"
+async def test_our_broker_leads_and_follows_apache_brokers(tmp_path: Path, home: Path) -> None:
+    group = Group(tmp_path)
+    port = free_port(saturn.BROKER_PORT_OFFSETS)
+    ours_at = f"127.0.0.1:{port}"
 
-        def start_ours() -> ServerProcess:
-            settings = {
-                "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": "n2",
-                "mappedFileSizeCommitLog": str(FILE_BYTES), "registerNameServerPeriod": "10000",
-            }  # fmt: skip
-            return saturn.start_broker(tmp_path / "ours", port, group.name_servers, name=GROUP, settings=settings)
+    def start_ours() -> ServerProcess:
+        settings = {
+            "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": "n2",
+            "mappedFileSizeCommitLog": str(FILE_BYTES), "registerNameServerPeriod": "10000",
+        }  # fmt: skip
+        return saturn.start_broker(tmp_path / "ours", port, group.name_servers, name=GROUP, settings=settings)
 
-        ours: ServerProcess | None = None
-        try:
-            await asyncio.to_thread(group.start_brokers)
-            ours = await asyncio.to_thread(start_ours)
-            await group.leader()
-            await until_master(group, lambda address: True)
-            sent = await java_sends(home, group, 12)
-            assert len(sent) == 12
-            await ours_leads(group)
-            ids = await until_master(group, ours_at.__eq__)
-            assert sorted(ids) == [0, 1, 2]  # n0 and n1 follow; a follower's broker id is the digits of its name plus 1
-            more = await java_sends(home, group, 12)
-            assert len(more) == 12
-            assert sorted(await java_pulls(home, group)) == sorted(sent + more)
-            shown = await asyncio.to_thread(javatools.mqadmin, group.name_servers, "clusterList")
-            assert [line.split()[2] for line in shown.splitlines() if f" {GROUP} " in line] == ["0", "1", "2"], shown
+    ours: ServerProcess | None = None
+    try:
+        await asyncio.to_thread(group.start_brokers)
+        ours = await asyncio.to_thread(start_ours)
+        await group.leader()
+        await until_master(group, lambda address: True)
+        sent = await java_sends(home, group, 12)
+        assert len(sent) == 12
+        await ours_leads(group)
+        ids = await until_master(group, ours_at.__eq__)
+        assert sorted(ids) == [0, 1, 2]  # n0 and n1 follow; a follower's broker id is the digits of its name plus 1
+        more = await java_sends(home, group, 12)
+        assert len(more) == 12
+        assert sorted(await java_pulls(home, group)) == sorted(sent + more)
+        shown = await asyncio.to_thread(javatools.mqadmin, group.name_servers, "clusterList")
+        assert [line.split()[2] for line in shown.splitlines() if f" {GROUP} " in line] == ["0", "1", "2"], shown
 
-            for number in (1, 2):
-                await until_it_copied(group, ids[number])
-            ours.process.kill()  # an Apache broker takes over
+        for number in (1, 2):
+            await until_it_copied(group, ids[number])
+        ours.process.kill()  # an Apache broker takes over
+        await asyncio.to_thread(ours.stop)
+        await until_master(group, lambda address: address != ours_at, count=2)
+        assert sorted(await java_pulls(home, group)) == sorted(sent + more)
+        last = await java_sends(home, group, 12)
+        assert len(last) == 12
+        ours = await asyncio.to_thread(start_ours)
+        await until_master(group, lambda address: address != ours_at)
+        await ours_leads(group)
+        await until_master(group, ours_at.__eq__)
+        assert sorted(await java_pulls(home, group)) == sorted(sent + more + last)
+    finally:
+        if ours is not None:
             await asyncio.to_thread(ours.stop)
-            await until_master(group, lambda address: address != ours_at, count=2)
-            assert sorted(await java_pulls(home, group)) == sorted(sent + more)
-            last = await java_sends(home, group, 12)
-            assert len(last) == 12
-            ours = await asyncio.to_thread(start_ours)
-            await until_master(group, lambda address: address != ours_at)
-            await ours_leads(group)
-            await until_master(group, ours_at.__eq__)
-            assert sorted(await java_pulls(home, group)) == sorted(sent + more + last)
-        finally:
-            if ours is not None:
-                await asyncio.to_thread(ours.stop)
-            await group.stop()
-        folders = [group.home(name) / "store" / f"dledger-{name}" for name in ("n0", "n1")]
-        folders.append(tmp_path / "ours" / GROUP / "store" / "dledger-n2")
-        reports = [verify(folder) for folder in folders]
-        assert [report.problems for report in reports] == [[], [], []]
-        difference = compare(folders)
-        assert difference is None or difference.index > min(report.committed_index for report in reports)
-
-    asyncio.run(run())
+        await group.stop()
+    folders = [group.home(name) / "store" / f"dledger-{name}" for name in ("n0", "n1")]
+    folders.append(tmp_path / "ours" / GROUP / "store" / "dledger-n2")
+    reports = [verify(folder) for folder in folders]
+    assert [report.problems for report in reports] == [[], [], []]
+    difference = compare(folders)
+    assert difference is None or difference.index > min(report.committed_index for report in reports)
 
 
 async def until_it_copied(group: Group, address: str) -> None:
@@ -321,49 +315,46 @@ async def term_of(group: Group) -> int:
 
 
 @pytest.mark.spec("DL-B07", "DL-C05", "DL-C09", "DL-X18")
-def test_java_clients_continue_when_our_leader_is_killed(tmp_path: Path, home: Path) -> None:
-    async def run() -> None:
-        group = Group(tmp_path)
-        count = 1500
-        ports = {name: free_port(saturn.BROKER_PORT_OFFSETS) for name in group.addresses}
-        brokers: dict[str, ServerProcess] = {}
-        try:
-            group.servers.append(await asyncio.to_thread(saturn.start_namesrv, group.namesrv_port))
-            for name, port in ports.items():
-                settings = {
-                    "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": name,
-                    "mappedFileSizeCommitLog": str(FILE_BYTES), "dledger.profile": "fast",
-                }  # fmt: skip
-                brokers[name] = await asyncio.to_thread(
-                    saturn.start_broker, tmp_path / name, port, group.name_servers, name=GROUP, settings=settings
-                )
-            ids = await until_master(group, lambda address: True)
-            await java_sends(home, group, 1)  # creates the topic
-            consuming = asyncio.create_task(
-                run_java_client(
-                    home, group, "consume", topic=TOPIC, group="switch", count=count, waitMs=150_000, timeout_s=170.0
-                )
+async def test_java_clients_continue_when_our_leader_is_killed(tmp_path: Path, home: Path) -> None:
+    group = Group(tmp_path)
+    count = 1500
+    ports = {name: free_port(saturn.BROKER_PORT_OFFSETS) for name in group.addresses}
+    brokers: dict[str, ServerProcess] = {}
+    try:
+        group.servers.append(await asyncio.to_thread(saturn.start_namesrv, group.namesrv_port))
+        for name, port in ports.items():
+            settings = {
+                "enableDLegerCommitLog": "true", "dLegerGroup": GROUP, "dLegerPeers": group.peers, "dLegerSelfId": name,
+                "mappedFileSizeCommitLog": str(FILE_BYTES), "dledger.profile": "fast",
+            }  # fmt: skip
+            brokers[name] = await asyncio.to_thread(
+                saturn.start_broker, tmp_path / name, port, group.name_servers, name=GROUP, settings=settings
             )
-            sending = asyncio.create_task(
-                run_java_client(home, group, "send", topic=TOPIC, mode="stubborn", count=count, timeout_s=170.0)
+        ids = await until_master(group, lambda address: True)
+        await java_sends(home, group, 1)  # creates the topic
+        consuming = asyncio.create_task(
+            run_java_client(
+                home, group, "consume", topic=TOPIC, group="switch", count=count, waitMs=150_000, timeout_s=170.0
             )
-            async with asyncio.timeout(60):
-                while await stored_at(group, ids[0]) < 50:
-                    await asyncio.sleep(0.05)  # poll
-            killed = next(name for name, port in ports.items() if ids[0].endswith(f":{port}"))
-            brokers[killed].process.kill()
-            await asyncio.to_thread(brokers.pop(killed).stop)
-            await until_master(group, lambda address: address != ids[0], count=2)
-            sent = [row["msgId"] for row in await sending if row.get("status") == "SEND_OK"]
-            received = {row["msgId"] for row in await consuming if "received" in row}
-            assert len(sent) == count
-            assert set(sent) - received == set()
-        finally:
-            for server in brokers.values():
-                await asyncio.to_thread(server.stop)
-            await group.stop()
-
-    asyncio.run(run())
+        )
+        sending = asyncio.create_task(
+            run_java_client(home, group, "send", topic=TOPIC, mode="stubborn", count=count, timeout_s=170.0)
+        )
+        async with asyncio.timeout(60):
+            while await stored_at(group, ids[0]) < 50:
+                await asyncio.sleep(0.05)  # poll
+        killed = next(name for name, port in ports.items() if ids[0].endswith(f":{port}"))
+        brokers[killed].process.kill()
+        await asyncio.to_thread(brokers.pop(killed).stop)
+        await until_master(group, lambda address: address != ids[0], count=2)
+        sent = [row["msgId"] for row in await sending if row.get("status") == "SEND_OK"]
+        received = {row["msgId"] for row in await consuming if "received" in row}
+        assert len(sent) == count
+        assert set(sent) - received == set()
+    finally:
+        for server in brokers.values():
+            await asyncio.to_thread(server.stop)
+        await group.stop()
 
 
 async def stored_at(group: Group, address: str) -> int:

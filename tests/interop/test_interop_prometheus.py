@@ -91,7 +91,7 @@ def filled(query: str, values: dict[str, str]) -> str:
 
 
 @pytest.mark.spec("INT-13", "INT-14", "EXP-02")
-def test_every_query_of_the_boards_and_rules_has_data(prometheus: str, tmp_path: Path) -> None:
+async def test_every_query_of_the_boards_and_rules_has_data(prometheus: str, tmp_path: Path) -> None:
     ports = [free_port(), free_port()]
 
     async def work() -> None:
@@ -110,11 +110,8 @@ def test_every_query_of_the_boards_and_rules_has_data(prometheus: str, tmp_path:
         finally:
             await names.stop()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(SECONDS):
-            await work()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(SECONDS):
+        await work()
 
 
 async def check_boards(api: httpx.AsyncClient) -> None:

@@ -14,10 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from processes import ServerProcess
-
-from ports import free_port
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "spark"))
 from spark_cluster_case import (
     HERE,
     LONG,
@@ -30,6 +26,7 @@ from spark_cluster_case import (
     spark_home,
 )
 
+from ports import free_port
 from saturnmq.spark import packing
 from saturnmq.testing import SyncEmbeddedBroker
 

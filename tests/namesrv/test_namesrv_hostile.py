@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_namesrv_server import served
+from served import served
 
 from loopsteps import STEP_MAX, reference_seconds
 from saturnmq.namesrv.processor import process

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from test_namesrv_server import Served, run
+from served import Served
 
 from saturnmq.config.settings import MASK, masked
 from saturnmq.namesrv import NameServer, NameServerSettings
@@ -18,41 +18,34 @@ UNKNOWN = {"mySecretKey": SECRET, "db.password": SECRET, "other": f"rmq://key:{S
 
 
 @pytest.mark.spec("SEC-13")
-def test_no_answer_log_line_or_repr_shows_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_answer_log_line_or_repr_shows_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     tls = TlsSettings(server_key_password=SECRET, client_key_password=SECRET)
     (tmp_path / "ns.properties").write_text(f"tls.server.keyPassword={SECRET}\n")
 
-    async def work() -> None:
-        settings = NameServerSettings(
-            kv_config_path=str(tmp_path / "kv.json"), config_store_path=str(tmp_path / "ns.properties")
-        )
-        server = NameServer(settings, NetSettings(), tls=tls, unknown_keys=UNKNOWN)
-        host, port = await server.start("127.0.0.1", 0)
-        s = Served(server, f"{host}:{port}")
-        try:
-            answers = []
-            for body in (
-                b"{}",
-                f"tls.server.keyPassword={SECRET}".encode(),
-                f"mySecretKey={SECRET}x".encode(),
-                b"brokersMax=7",
-            ):
-                answers += [
-                    await s.call(code, body, topic="T", secretKey=SECRET, namespace="n") for code in RequestCode
-                ]
-            for answer in answers:
-                assert SECRET not in f"{answer.ext} {answer.remark}" and SECRET.encode() not in (answer.body or b"")
-            shown = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
-            assert (
-                f"mySecretKey={MASK}\n" in shown and "plain=shown\n" in shown and f"rmq://key:{MASK}@host:9876" in shown
-            )
-            assert "brokersMax=7\n" in shown
-        finally:
-            await s.client.close()
-            await server.stop()
-
-    run(work)
+    settings = NameServerSettings(
+        kv_config_path=str(tmp_path / "kv.json"), config_store_path=str(tmp_path / "ns.properties")
+    )
+    server = NameServer(settings, NetSettings(), tls=tls, unknown_keys=UNKNOWN)
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    try:
+        answers = []
+        for body in (
+            b"{}",
+            f"tls.server.keyPassword={SECRET}".encode(),
+            f"mySecretKey={SECRET}x".encode(),
+            b"brokersMax=7",
+        ):
+            answers += [await s.call(code, body, topic="T", secretKey=SECRET, namespace="n") for code in RequestCode]
+        for answer in answers:
+            assert SECRET not in f"{answer.ext} {answer.remark}" and SECRET.encode() not in (answer.body or b"")
+        shown = ((await s.call(RequestCode.GET_NAMESRV_CONFIG)).body or b"").decode()
+        assert f"mySecretKey={MASK}\n" in shown and "plain=shown\n" in shown and f"rmq://key:{MASK}@host:9876" in shown
+        assert "brokersMax=7\n" in shown
+    finally:
+        await s.client.close()
+        await server.stop()
     assert SECRET not in caplog.text and SECRET not in repr(tls)
     assert SECRET in (tmp_path / "ns.properties").read_text(), "a change of another key keeps the secret in the file"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from served import served
 
 from saturnmq.config.settings import to_properties
-from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.namesrv import NameServerSettings
 from saturnmq.namesrv.processor import TABLE
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import (
@@ -24,65 +22,10 @@ from saturnmq.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
     TopicList,
-    TopicRouteData,
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.server_admin.configuration import FIXED
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(20):
-            return await work()
-
-    return asyncio.run(bounded())
-
-
-class Served:
-    def __init__(self, server: NameServer, address: str) -> None:
-        self.server, self.address = server, address
-        self.client = RemotingClient(settings=NetSettings())
-
-    async def call(self, code: int, body: bytes | None = None, version: int = 407, **ext: str) -> Command:
-        return await self.client.invoke(self.address, Command(code, ext=ext, body=body, version=version), 5000)
-
-    async def register(self, client: RemotingClient | None = None, **more: Any) -> Command:
-        body = more.pop("body", None)
-        if body is None:
-            config = TopicConfig("T", 4, 4)
-            body = RegisterBrokerBody(
-                TopicConfigTable({"T": config}, more.pop("version", DataVersion(1, 1))), []
-            ).encode()
-        ext = {
-            "brokerName": "broker-a",
-            "brokerAddr": "127.0.0.1:10911",
-            "clusterName": "c",
-            "haServerAddr": "127.0.0.1:10912",
-            "brokerId": "0",
-        } | more.pop("ext", {})
-        command = Command(RequestCode.REGISTER_BROKER, ext=ext, body=body, version=more.pop("release", 407))
-        return await (client or self.client).invoke(self.address, command, 5000)
-
-    async def route(self, topic: str = "T") -> TopicRouteData | None:
-        answer = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
-        return TopicRouteData.decode(answer.body) if answer.code == 0 else None
-
-
-@asynccontextmanager
-async def served(tmp_path: Path, **more: Any) -> AsyncIterator[Served]:
-    clock = more.pop("clock_ms", None)
-    unknown = more.pop("unknown_keys", None)
-    values = {"kv_config_path": str(tmp_path / "kv.json"), "config_store_path": str(tmp_path / "ns.properties")}
-    settings = NameServerSettings(**(values | more))
-    server = NameServer(settings, NetSettings(), clock_ms=clock, unknown_keys=unknown)
-    host, port = await server.start("127.0.0.1", 0)
-    s = Served(server, f"{host}:{port}")
-    try:
-        yield s
-    finally:
-        await s.client.close()
-        await server.stop()
 
 
 @pytest.mark.spec("NS-23")
@@ -228,17 +171,14 @@ async def test_expiry_scan_runs_periodically(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-05")
-def test_kv_configuration_is_logged_periodically(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
+async def test_kv_configuration_is_logged_periodically(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "saturnmq.namesrv.server"):
         async with served(tmp_path, kv_log_first_ms=10, kv_log_interval_ms=10) as s:
             await s.server.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
             line = "kv configuration namespace=ORDER_TOPIC_CONFIG count=1 keys=T"
             while caplog.messages.count(line) < 2:
                 await asyncio.sleep(0)
             assert {record.levelname for record in caplog.records if record.message == line} == {"INFO"}
-
-    with caplog.at_level(logging.INFO, "saturnmq.namesrv.server"):
-        run(work)
 
 
 @pytest.mark.spec("NS-24", "NS-11", "NS-21", "ADM-25")

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from test_namesrv_server import Served, run
+from served import Served
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
@@ -48,76 +48,70 @@ def settings(tmp_path: Path) -> NameServerSettings:
 
 
 @pytest.mark.spec("SEC-17")
-def test_requests_of_brokers_and_administrators_need_a_signature(
+async def test_requests_of_brokers_and_administrators_need_a_signature(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        server = NameServer(settings(tmp_path), NetSettings())
-        host, port = await server.start("127.0.0.1", 0)
-        s = Served(server, f"{host}:{port}")
-        try:
-            assert server.unauthenticated == {}
+    server = NameServer(settings(tmp_path), NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    try:
+        assert server.unauthenticated == {}
 
-            async def ask(code: int, ext: dict[str, str], account: str = "", secret: str = "") -> Command:
-                body = b"brokersMax=9" if code == 318 else None
-                command = Command(code, ext=dict(ext), body=body)
-                if account:
-                    sign_v2(command, account, secret.encode(), time_ms=wall_clock_ms(), nonce=f"{code}")
-                return await s.client.invoke(s.address, command, 5000)
+        async def ask(code: int, ext: dict[str, str], account: str = "", secret: str = "") -> Command:
+            body = b"brokersMax=9" if code == 318 else None
+            command = Command(code, ext=dict(ext), body=body)
+            if account:
+                sign_v2(command, account, secret.encode(), time_ms=wall_clock_ms(), nonce=f"{code}")
+            return await s.client.invoke(s.address, command, 5000)
 
-            requests = CHANGES | dict.fromkeys((103, 104, 322), OF_BROKERS)
-            for code, ext in requests.items():
-                for account, secret in (
-                    ("", ""),
-                    ("consumer", "of-a-consumer"),
-                    ("brokers", "wrong-secret"),
-                    ("x", "y"),
-                ):
-                    refused = await ask(code, ext, account, secret)
-                    assert refused.code == 1 and "AclException" in (refused.remark or ""), (code, account)
-            assert server.routes.live == {} and server.kv.table == {}
-            for code in (103, 100, 205, 327, 322, 318, 102, 216, 104):
-                assert (await ask(code, requests[code], "brokers", "of-the-brokers")).code == 0, code
-            # Clients read without an account.
-            assert (await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 17
-            assert (await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).code == 0
-            # An old signature, as mqadmin makes it, from this machine; and a replay of a new one.
-            command = Command(100, ext=dict(CHANGES[100]))
-            sign_v1(command, "brokers", b"of-the-brokers")
-            assert (await s.client.invoke(s.address, command, 5000)).code == 0
-            command = Command(100, ext=dict(CHANGES[100]))
-            sign_v2(command, "brokers", b"of-the-brokers", time_ms=wall_clock_ms(), nonce="once")
-            answers = [await s.client.invoke(s.address, Command(100, ext=dict(command.ext)), 5000) for _ in range(2)]
-            assert [answer.code for answer in answers] == [0, 1] and "used before" in (answers[1].remark or "")
-        finally:
-            await s.client.close()
-            await server.stop()
-
-    run(work)
+        requests = CHANGES | dict.fromkeys((103, 104, 322), OF_BROKERS)
+        for code, ext in requests.items():
+            for account, secret in (
+                ("", ""),
+                ("consumer", "of-a-consumer"),
+                ("brokers", "wrong-secret"),
+                ("x", "y"),
+            ):
+                refused = await ask(code, ext, account, secret)
+                assert refused.code == 1 and "AclException" in (refused.remark or ""), (code, account)
+        assert server.routes.live == {} and server.kv.table == {}
+        for code in (103, 100, 205, 327, 322, 318, 102, 216, 104):
+            assert (await ask(code, requests[code], "brokers", "of-the-brokers")).code == 0, code
+        # Clients read without an account.
+        assert (await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")).code == 17
+        assert (await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).code == 0
+        # An old signature, as mqadmin makes it, from this machine; and a replay of a new one.
+        command = Command(100, ext=dict(CHANGES[100]))
+        sign_v1(command, "brokers", b"of-the-brokers")
+        assert (await s.client.invoke(s.address, command, 5000)).code == 0
+        command = Command(100, ext=dict(CHANGES[100]))
+        sign_v2(command, "brokers", b"of-the-brokers", time_ms=wall_clock_ms(), nonce="once")
+        answers = [await s.client.invoke(s.address, Command(100, ext=dict(command.ext)), 5000) for _ in range(2)]
+        assert [answer.code for answer in answers] == [0, 1] and "used before" in (answers[1].remark or "")
+    finally:
+        await s.client.close()
+        await server.stop()
     lines = [record.getMessage() for record in caplog.records if record.name == "saturnmq.audit"]
     assert sum("account=brokers" in line and "result=ok" in line for line in lines) == 8
     assert all("of-the-brokers" not in line for line in lines)
 
 
 @pytest.mark.spec("SEC-17")
-def test_old_signatures_of_administrators_can_be_refused_from_everywhere(tmp_path: Path) -> None:
-    async def work() -> None:
-        server = NameServer(dataclasses.replace(settings(tmp_path), acl_plain_admin_addresses=""), NetSettings())
-        host, port = await server.start("127.0.0.1", 0)
-        s = Served(server, f"{host}:{port}")
-        try:
-            command = Command(100, ext=dict(CHANGES[100]))
-            sign_v1(command, "brokers", b"of-the-brokers")
-            answer = await s.client.invoke(s.address, command, 5000)
-            assert answer.code == 1 and "aclPlainAdminAddresses" in (answer.remark or "")
-            command = Command(100, ext=dict(CHANGES[100]))
-            sign_v2(command, "brokers", b"of-the-brokers", time_ms=wall_clock_ms(), nonce="n")
-            assert (await s.client.invoke(s.address, command, 5000)).code == 0
-        finally:
-            await s.client.close()
-            await server.stop()
-
-    run(work)
+async def test_old_signatures_of_administrators_can_be_refused_from_everywhere(tmp_path: Path) -> None:
+    server = NameServer(dataclasses.replace(settings(tmp_path), acl_plain_admin_addresses=""), NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    try:
+        command = Command(100, ext=dict(CHANGES[100]))
+        sign_v1(command, "brokers", b"of-the-brokers")
+        answer = await s.client.invoke(s.address, command, 5000)
+        assert answer.code == 1 and "aclPlainAdminAddresses" in (answer.remark or "")
+        command = Command(100, ext=dict(CHANGES[100]))
+        sign_v2(command, "brokers", b"of-the-brokers", time_ms=wall_clock_ms(), nonce="n")
+        assert (await s.client.invoke(s.address, command, 5000)).code == 0
+    finally:
+        await s.client.close()
+        await server.stop()
     assert NameServerSettings(acl_plain_admin_addresses="x").validate()[0].startswith("aclPlainAdminAddresses=x: ")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from netpair import pair, run
+from netpair import pair
 
 from ports import free_port
 from saturnmq.net import (
@@ -346,18 +346,15 @@ async def test_server_calls_client_over_client_connection() -> None:
 
 
 @pytest.mark.spec("REM-16")
-def test_call_times_out_while_connecting() -> None:
-    async def work() -> None:
-        client = RemotingClient(settings=NetSettings())
+async def test_call_times_out_while_connecting() -> None:
+    client = RemotingClient(settings=NetSettings())
 
-        async def never(address: str) -> Connection:
-            await asyncio.Event().wait()
-            raise AssertionError
+    async def never(address: str) -> Connection:
+        await asyncio.Event().wait()
+        raise AssertionError
 
-        client._open = never  # type: ignore[method-assign]
-        with pytest.raises(CallTimeout, match="within 30 ms"):
-            await client.invoke("127.0.0.1:9", Command(10), 30)
-        await client.close()
-
-    run(work)
+    client._open = never  # type: ignore[method-assign]
+    with pytest.raises(CallTimeout, match="within 30 ms"):
+        await client.invoke("127.0.0.1:9", Command(10), 30)
+    await client.close()
     gc.collect()

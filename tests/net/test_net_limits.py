@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
-from netpair import Pair, pair, run
+from netpair import Pair, pair
 
 from saturnmq import descriptors
 from saturnmq.config.settings import to_properties
@@ -374,16 +374,13 @@ async def test_one_address_takes_at_most_a_quarter_of_few_descriptors(monkeypatc
 
 
 @pytest.mark.spec("LIM-08")
-def test_connection_limit_reserves_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_limit_reserves_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda which: (1024, 4096))
     assert descriptors_left(256) == 768
     assert descriptors_left(2000) == 512
 
-    async def work() -> None:
-        async with pair() as p:
-            assert p.server.process_connections_max == 768
-
-    run(work)
+    async with pair() as p:
+        assert p.server.process_connections_max == 768
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda which: (descriptors.resource.RLIM_INFINITY, 0))
     assert descriptors_left(256) >= 10_000
 

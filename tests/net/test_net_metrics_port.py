@@ -198,17 +198,14 @@ async def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: 
         assert (await fetch(port, get()))[0].endswith("200 OK")
 
 
-def test_scrapes_that_fail_write_one_traceback_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_scrapes_that_fail_write_one_traceback_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Iterator[bytes]:
         raise TypeError("a defect")
         yield b""
 
-    async def main() -> None:
-        port = MetricsPort(broken)
-        await port.start("127.0.0.1", 0)
-        for _ in range(3):
-            await fetch(port, get())
-        await port.stop()
-
-    asyncio.run(main())
+    port = MetricsPort(broken)
+    await port.start("127.0.0.1", 0)
+    for _ in range(3):
+        await fetch(port, get())
+    await port.stop()
     assert sum("scrape failed" in record.message for record in caplog.records) == 1

@@ -130,7 +130,7 @@ async def test_oneway_request_is_not_answered_even_on_error() -> None:
 
 
 @pytest.mark.spec("REM-15")
-def test_hooks_run_in_order_and_may_reject() -> None:
+async def test_hooks_run_in_order_and_may_reject() -> None:
     seen: list[tuple[str, str, int]] = []
 
     class Hook:
@@ -146,15 +146,12 @@ def test_hooks_run_in_order_and_may_reject() -> None:
         def after(self, remote: str, request: Command, response: Command) -> None:
             seen.append((self.name, "after", response.code))
 
-    async def work() -> None:
-        async with pair() as p:
-            p.server.add_hook(Hook("a"))
-            p.server.add_hook(Hook("b"))
-            assert (await p.call(Command(10))).code == 0
-            refused = await p.call(Command(13))
-            assert (refused.code, refused.remark) == (1, "PermissionError: no")
-
-    run(work)
+    async with pair() as p:
+        p.server.add_hook(Hook("a"))
+        p.server.add_hook(Hook("b"))
+        assert (await p.call(Command(10))).code == 0
+        refused = await p.call(Command(13))
+        assert (refused.code, refused.remark) == (1, "PermissionError: no")
     assert seen[:4] == [("a", "before", 10), ("b", "before", 10), ("a", "after", 0), ("b", "after", 0)]
     assert ("b", "before", 13) not in seen
 
@@ -268,7 +265,7 @@ async def test_connections_over_the_limit_are_closed_at_once() -> None:
 
 
 @pytest.mark.spec("REM-25")
-def test_accepted_socket_has_nodelay_and_no_keepalive() -> None:
+async def test_accepted_socket_has_nodelay_and_no_keepalive() -> None:
     options: dict[str, int] = {}
 
     def handler(connection: Connection, request: Command) -> Command:
@@ -278,11 +275,8 @@ def test_accepted_socket_has_nodelay_and_no_keepalive() -> None:
         options["keepalive"] = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         return request.reply()
 
-    async def work() -> None:
-        async with pair(handler) as p:
-            await p.call(Command(10))
-
-    run(work)
+    async with pair(handler) as p:
+        await p.call(Command(10))
     assert options["nodelay"] != 0
     assert options["keepalive"] == 0
 

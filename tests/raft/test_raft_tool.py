@@ -14,7 +14,7 @@ from saturnmq.raft.settings import parse_peers
 
 
 @pytest.mark.spec("DL-M09", "DL-L01")
-def test_tool_shows_and_transfers_leadership(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_tool_shows_and_transfers_leadership(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with group(tmp_path) as members:
             leader = (await members.a_leader()).settings.self_id
@@ -45,15 +45,12 @@ def test_tool_shows_and_transfers_leadership(tmp_path: Path, capsys: pytest.Capt
             assert await asyncio.to_thread(tool.main, ["status", *words]) == 1  # one member does not answer
             assert "no answer" in capsys.readouterr().out
 
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await run()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(60):
+        await run()
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_tool_transfers_with_the_cluster_secret(
+async def test_tool_transfers_with_the_cluster_secret(
     required: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "sixteen bytes at least"
@@ -78,11 +75,8 @@ def test_tool_transfers_with_the_cluster_secret(
                 assert "418" in capsys.readouterr().out
             await members.until(lambda: all(m.status().leader_id == to for m in members.members.values()), "not moved")
 
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await run()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(60):
+        await run()
 
 
 @pytest.mark.spec("DL-M02")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from code_blocks import blocks_of
 from pyspark import cloudpickle
 
 from saturnmq.protocol.errors import ConfigError
@@ -21,10 +22,6 @@ from saturnmq.spark.session_kind import is_connect
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
-
-from code_blocks import blocks_of
 
 CLIENT = Path(__file__).with_name("spark_connect_client.py")
 FAILING = """

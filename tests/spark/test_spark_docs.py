@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
+from code_blocks import Block, blocks_of
 from pyarrow import parquet
 
 from saturnmq.testing import SyncEmbeddedBroker
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
-
-from code_blocks import Block, blocks_of
 
 BLOCKS = [block for block in blocks_of("docs/spark.md") if "sc://" not in block.code]  # see test_spark_connect
 

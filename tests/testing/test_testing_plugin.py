@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,32 +33,21 @@ def _inner_runs_without_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
 
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(30):
-            return await work()
-
-    return asyncio.run(bounded())
-
-
 # ---- fixtures (TST-02)
 
 
 @pytest.mark.spec("TST-02")
-def test_fixtures_provide_a_broker_a_client_and_an_own_topic(
+async def test_fixtures_provide_a_broker_a_client_and_an_own_topic(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client:
-            async with client.producer("p") as out:
-                await out.send(saturn_topic, b"hello")
-            async with client.consumer(saturn_group, start="first") as inbox:
-                await inbox.subscribe(saturn_topic)
-                message = await inbox.recv(timeout=10)
-                assert message.body == b"hello"
-                await message.ack()
-
-    run(work)
+    async with saturn_client as client:
+        async with client.producer("p") as out:
+            await out.send(saturn_topic, b"hello")
+        async with client.consumer(saturn_group, start="first") as inbox:
+            await inbox.subscribe(saturn_topic)
+            message = await inbox.recv(timeout=10)
+            assert message.body == b"hello"
+            await message.ack()
     assert saturn_broker.embedded
 
 
@@ -347,24 +335,21 @@ def test_advance_deletes_expired_files(
 
 
 @pytest.mark.spec("TST-05")
-def test_published_lag_and_requests_show_the_state_of_the_broker(
+async def test_published_lag_and_requests_show_the_state_of_the_broker(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client:
-            async with client.producer("p") as out:
-                for number in range(5):
-                    await out.send(saturn_topic, b"%d" % number)
-            arrived = await saturn_broker.expect(saturn_topic, 5, within=5)
-            assert [message.body for message in arrived] == [b"%d" % n for n in range(5)]
-            assert saturn_broker.lag(saturn_group, saturn_topic) == 5
-            async with client.consumer(saturn_group, start="first") as inbox:
-                await inbox.subscribe(saturn_topic)
-                for _ in range(3):
-                    await (await inbox.recv(timeout=10)).ack()
-            assert saturn_broker.lag(saturn_group, saturn_topic) == 2
-
-    run(work)
+    async with saturn_client as client:
+        async with client.producer("p") as out:
+            for number in range(5):
+                await out.send(saturn_topic, b"%d" % number)
+        arrived = await saturn_broker.expect(saturn_topic, 5, within=5)
+        assert [message.body for message in arrived] == [b"%d" % n for n in range(5)]
+        assert saturn_broker.lag(saturn_group, saturn_topic) == 5
+        async with client.consumer(saturn_group, start="first") as inbox:
+            await inbox.subscribe(saturn_topic)
+            for _ in range(3):
+                await (await inbox.recv(timeout=10)).ack()
+        assert saturn_broker.lag(saturn_group, saturn_topic) == 2
     assert saturn_broker.published("unknown-topic") == []
     sends = [request for request in saturn_broker.requests if request.name == "SEND_MESSAGE_V2"]
     assert [request.body for request in sends] == [b"%d" % n for n in range(5)]
@@ -405,33 +390,27 @@ def test_expect_that_is_never_awaited_warns(saturn_broker: BrokerFixture) -> Non
 
 
 @pytest.mark.spec("TST-06")
-def test_answer_next_replaces_the_next_response(
+async def test_answer_next_replaces_the_next_response(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            saturn_broker.answer_next(ResponseCode.MESSAGE_ILLEGAL, remark="not today")
-            with pytest.raises(SaturnError, match="not today") as caught:
-                await out.send(saturn_topic, b"refused")
-            assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
-            saturn_broker.answer_next(ResponseCode.SYSTEM_BUSY, times=2)
-            await out.send(saturn_topic, b"third attempt")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        saturn_broker.answer_next(ResponseCode.MESSAGE_ILLEGAL, remark="not today")
+        with pytest.raises(SaturnError, match="not today") as caught:
+            await out.send(saturn_topic, b"refused")
+        assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+        saturn_broker.answer_next(ResponseCode.SYSTEM_BUSY, times=2)
+        await out.send(saturn_topic, b"third attempt")
     assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"third attempt"]
 
 
 @pytest.mark.spec("TST-06")
-def test_drop_connections_lets_the_client_reconnect(
+async def test_drop_connections_lets_the_client_reconnect(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            await out.send(saturn_topic, b"before")
-            assert saturn_broker.drop_connections() == 1
-            await out.send(saturn_topic, b"after")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        await out.send(saturn_topic, b"before")
+        assert saturn_broker.drop_connections() == 1
+        await out.send(saturn_topic, b"after")
     assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"before", b"after"]
 
 
@@ -454,40 +433,34 @@ async def test_stalled_connection_answers_after_it_is_resumed(
 
 
 @pytest.mark.spec("TST-06")
-def test_killed_broker_restarts_with_every_acknowledged_message(
+async def test_killed_broker_restarts_with_every_acknowledged_message(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            for number in range(20):
-                await out.send(saturn_topic, b"%d" % number)
-            address = saturn_broker.server.broker_address
-            saturn_broker.kill()
-            with pytest.raises(SaturnError):
-                await out.send(saturn_topic, b"no server", timeout=0.5)
-            saturn_broker.restart()
-            assert saturn_broker.server.broker_address == address
-            await out.send(saturn_topic, b"20")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        for number in range(20):
+            await out.send(saturn_topic, b"%d" % number)
+        address = saturn_broker.server.broker_address
+        saturn_broker.kill()
+        with pytest.raises(SaturnError):
+            await out.send(saturn_topic, b"no server", timeout=0.5)
+        saturn_broker.restart()
+        assert saturn_broker.server.broker_address == address
+        await out.send(saturn_topic, b"20")
     assert {message.body for message in saturn_broker.published(saturn_topic)} == {b"%d" % n for n in range(21)}
     saturn_broker.restart()  # a clean stop
     assert len(saturn_broker.published(saturn_topic)) == 21
 
 
 @pytest.mark.spec("TST-06")
-def test_full_disk_rejects_sends_until_it_is_healed(
+async def test_full_disk_rejects_sends_until_it_is_healed(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("p") as out:
-            saturn_broker.fill_disk()
-            with pytest.raises(SaturnError, match="disk is full"):
-                await out.send(saturn_topic, b"disk full", timeout=0.5)
-            saturn_broker.heal_disk()
-            await out.send(saturn_topic, b"healed")
-
-    run(work)
+    async with saturn_client as client, client.producer("p") as out:
+        saturn_broker.fill_disk()
+        with pytest.raises(SaturnError, match="disk is full"):
+            await out.send(saturn_topic, b"disk full", timeout=0.5)
+        saturn_broker.heal_disk()
+        await out.send(saturn_topic, b"healed")
     assert [message.body for message in saturn_broker.published(saturn_topic)] == [b"healed"]
 
 

@@ -6,22 +6,12 @@ tests/interop runs them on Apache's broker and on ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from saturnmq import Client
 from saturnmq.testing import BrokerFixture, ClockFixture
-
-
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await work()
-
-    return asyncio.run(bounded())
 
 
 @pytest.mark.spec("TST-07", "TST-05")
@@ -45,18 +35,15 @@ async def test_sent_messages_are_published_and_consumed(
 
 
 @pytest.mark.spec("TST-07", "TST-05")
-def test_rejected_message_becomes_a_dead_letter(
+async def test_rejected_message_becomes_a_dead_letter(
     saturn_broker: BrokerFixture, saturn_client: Client, saturn_topic: str, saturn_group: str
 ) -> None:
-    async def work() -> None:
-        async with saturn_client as client, client.producer("portable") as out:
-            await out.send(saturn_topic, b"bad")
-            async with client.consumer(saturn_group, start="first") as inbox:
-                await inbox.subscribe(saturn_topic)
-                await (await inbox.recv(timeout=30)).reject("of no use")
-            await saturn_broker.expect(f"%DLQ%{saturn_group}", 1, within=10)
-
-    run(work)
+    async with saturn_client as client, client.producer("portable") as out:
+        await out.send(saturn_topic, b"bad")
+        async with client.consumer(saturn_group, start="first") as inbox:
+            await inbox.subscribe(saturn_topic)
+            await (await inbox.recv(timeout=30)).reject("of no use")
+        await saturn_broker.expect(f"%DLQ%{saturn_group}", 1, within=10)
     assert [message.body for message in saturn_broker.dead_letters(saturn_group)] == [b"bad"]
 
 

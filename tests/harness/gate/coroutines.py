@@ -20,7 +20,7 @@ import pytest
 from harness import virtualtime
 
 TESTS: Final = Path(__file__).resolve().parents[2]
-REAL_FOLDERS: Final = frozenset({"admin", "history", "namesrv", "net", "raft", "store", "testing"})
+REAL_FOLDERS: Final = frozenset({"admin", "history", "interop", "namesrv", "net", "raft", "store", "testing"})
 REPORTED_FOLDERS: Final = frozenset({"net"})
 VIRTUAL_SECONDS: Final = 300
 REAL_SECONDS: Final = 60
