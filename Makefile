@@ -105,6 +105,7 @@ names: $(LIGHT)
 
 types: $(READY)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
 contracts: $(LIGHT)
 	$(BIN)/lint-imports --no-cache

@@ -381,8 +381,9 @@ class BrokerGroup(Group):
 
     async def final_polls(self) -> None:
         if self.jumped:  # a delayed message's due time came from a clock that jumped
-            for op in self.history.operations:
-                op.update({"deliver_at": op["begin"]} if "deliver_at" in op else {})
+            for number, op in enumerate(self.history.operations):
+                if "deliver_at" in op:
+                    self.history.operations[number] = {**op, "deliver_at": op["begin"]}
         puller = self.library.puller()
         for number in range(QUEUES):
             queue = self.queue_of(number)

@@ -53,6 +53,7 @@ from saturnmq.raft import ticker
 from saturnmq.raft.core import leader, state, voting
 from saturnmq.raft.ledger.check import compare, verify
 from saturnmq.raft.settings import RaftProfile, RaftSettings
+from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, MessageStore, StoreProfile, StoreSettings
 from saturnmq.store.files import lock_file
@@ -70,6 +71,12 @@ POSITIONS = (
 )  # fmt: skip
 MEMBERS_CHANGE = 5  # remainder of the seeds, divided by 8, in which members are replaced
 OF_GROUPS = ("isolate leader", "partition", "one way", "transfer", "bad disk")
+
+
+def raft_log(store: MessageStore) -> RaftLog:
+    """The log of a member's store."""
+    assert isinstance(store.log, RaftLog)
+    return store.log
 
 
 class RolledBack(Exception):
@@ -269,7 +276,7 @@ class System:
             return self.members[0]
         found, best = None, -1
         for member in self.members:
-            node = member.broker.store.log.member.node if member.up and member.broker is not None else None
+            node = raft_log(member.broker.store).member.node if member.up and member.broker is not None else None
             if node is not None and node.is_leader and node.term > best:
                 found, best = member, node.term
         return found
@@ -338,7 +345,7 @@ class System:
         leader = self.leader
         if leader is None or leader.broker is None or leader is member or leader.process is None:
             return
-        raft = leader.broker.store.log.member
+        raft = raft_log(leader.broker.store).member
 
         async def hand_over() -> None:
             answer = await raft.transfer(member.name)
@@ -527,7 +534,7 @@ class System:
                 if (
                     leader is not None
                     and leader.broker is not None
-                    and not (self.plain or leader.broker.store.log.serving)
+                    and not (self.plain or raft_log(leader.broker.store).serving)
                 ):
                     await self.positions_of_elected(net, f"{leader.host}:10911", leader.broker)
                     continue
@@ -662,7 +669,7 @@ class System:
             if not self.plain and leader.broker.dledger.group.settled:
                 wrong = self.changes.problems(leader.broker)
                 self.wrong = self.wrong or [f"{leader.name} at {self.loop.now - 1000:.1f} s: {text}" for text in wrong]
-            now = leader.name, self.seen["crashed"] if self.plain else leader.broker.store.log.member.node.term
+            now = leader.name, self.seen["crashed"] if self.plain else raft_log(leader.broker.store).member.node.term
             if now != known:
                 self.history.add("switch", "main", self.now, self.now, leader=f"{now[0]} in {now[1]}")
                 self.seen["switch"] += known is not None
@@ -738,7 +745,7 @@ class System:
     def log_ends(self) -> set[tuple[int, int] | None]:
         """The distinct (end index, committed index) of the members' ledgers, without scripted peers; None for a missing broker."""
         members = [one for one in self.members if one.original is None]
-        nodes = [one.broker.store.log.member.node if one.broker is not None else None for one in members]
+        nodes = [raft_log(one.broker.store).member.node if one.broker is not None else None for one in members]
         return {None if node is None else (node.end_index, node.committed) for node in nodes}
 
     async def marker(self) -> None:
@@ -785,7 +792,7 @@ class System:
             assert not differ, f"members hold different queues: {differ}"
         for member in self.members:
             if member.original is not None:
-                self.check_original(member.original, stores[0].log.member.files)
+                self.check_original(member.original, raft_log(stores[0]).member.files)
         folders = [one.folder / f"dledger-{one.name}" for one in self.members if one.original is None]
         difference = compare(folders)
         assert difference is None, str(difference)
@@ -876,7 +883,7 @@ def plant(defect: str) -> None:
         leader.quorum_index = max
     elif defect == "followers write other units":
         right = MessageStore.code_of
-        MessageStore.code_of = lambda store, message: right(store, message) + (not store.log.serving)
+        MessageStore.code_of = lambda store, message: right(store, message) + (not raft_log(store).serving)
     elif defect == "served before it is committed":
         GroupMember.caught_up = property(lambda group: True)
     elif defect == "elected leaders serve reads":

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coverage import CoverageData
 from coverage.exceptions import DataError
@@ -116,7 +116,7 @@ class Covering:
         self.tests: dict[str, TestRun] = {}
         self._by_file: dict[str, dict[str, dict[str, set[int]]]] = {}  # test file: context: source: lines
 
-    def add(self, test_file: str, measured: Mapping[str, object]) -> None:
+    def add(self, test_file: str, measured: Mapping[str, Any]) -> None:
         """Take what `measure` returned."""
         self.tests |= {name: TestRun(*row) for name, row in measured["tests"].items()}
         self._by_file[test_file] = {
@@ -204,8 +204,8 @@ def mentions(source: str, name: str) -> Iterator[int]:
 def fingerprint(project: Project, test_file: Path) -> str:
     """Changes with whatever a measurement depends on."""
     digest = hashlib.sha256(f"{FORMAT} {project.marks}".encode())
-    for path, text in project.files().items():
-        digest.update(f"{path}\0{text}\0".encode())
+    for name, text in project.files().items():
+        digest.update(f"{name}\0{text}\0".encode())
     beside = [path for path in sorted(test_file.parent.glob("*.py")) if not path.name.startswith("test_")]
     for path in [test_file, *beside]:
         digest.update(f"{path.name}\0{path.read_text(encoding='utf-8')}\0".encode())
