@@ -14,18 +14,20 @@ pytest_plugins = ["pytester"]
 TOP = Path(__file__).resolve().parents[2]
 
 
-def test_files_that_share_a_spark_session_are_one_scope() -> None:
-    sink, source, options = (f"tests/spark/test_spark_{name}.py" for name in ("sink", "source", "options"))
-    assert workers.scope(f"{sink}::test_x[1::2]", TOP) == workers.scope(f"{source}::test_y", TOP) == workers.SHARED
+def test_files_that_share_a_spark_session_are_two_scopes() -> None:
+    names = ("audit", "pipelines", "sink", "source", "options")
+    *files, options = (f"tests/spark/test_spark_{name}.py" for name in names)
+    first, second = workers.SESSIONS
+    assert [workers.scope(f"{file}::test_x[1::2]", TOP) for file in files] == [first, first, second, second]
     assert workers.scope(f"{options}::test_x[1::2]", TOP) == options
     assert workers.scope("tests/raft/test_a.py::test_x[1::2]", TOP) == "tests/raft/test_a.py"
 
 
 def test_files_and_folders_that_take_longest_exist_and_come_first() -> None:
-    shared, *first = workers.FIRST
+    first = workers.FIRST[2:]
     places = [prefix + ("test_x.py" if prefix.endswith("/") else ".py") for prefix in first]
-    assert shared == workers.SHARED
-    assert [workers.rank(place) for place in (shared, *places)] == list(range(len(workers.FIRST)))
+    assert workers.FIRST[:2] == workers.SESSIONS
+    assert [workers.rank(place) for place in (*workers.SESSIONS, *places)] == list(range(len(workers.FIRST)))
     assert workers.rank("tests/net/test_x.py") == len(workers.FIRST)
     assert all((TOP / prefix).is_dir() or (TOP / f"{prefix}.py").is_file() for prefix in first)
 
@@ -36,16 +38,16 @@ def test_two_processes_share_files_and_keep_scopes(pytester: pytest.Pytester, mo
     pytester.makeconftest('pytest_plugins = ["harness.gate.workers"]')
     body = "import os\ndef test_one(): print('RAN', __name__, os.environ['PYTEST_XDIST_WORKER'])\ndef test_two(): test_one()\n"
     session = "import pytest\n@pytest.fixture\ndef spark(): pass\ndef test_three(spark: None): pass\n"
-    for name in ("net/test_n", "raft/test_r", "spark/test_s", "spark/test_t", "spark/test_u"):
+    for name in ("net/test_n", "raft/test_r", "spark/test_spark_s", "spark/test_t", "spark/test_u"):
         path = pytester.path / "tests" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(body + session * (name in ("spark/test_s", "spark/test_u")))
+        path.write_text(body + session * (name in ("spark/test_spark_s", "spark/test_u")))
     result = pytester.runpytest_subprocess("-n2", "--dist=loadfile", "-rA")
     result.assert_outcomes(passed=12)
     ran = {tuple(line.split()[1:]) for line in result.outlines if line.startswith("RAN")}
     processes = dict(ran)
     assert len(ran) == len(processes) == 5
-    assert processes["test_s"] == processes["test_u"]
+    assert processes["test_spark_s"] == processes["test_u"]
 
 
 def test_workers_begin_to_collect_in_different_places(pytester: pytest.Pytester) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the Spark tests: one Spark session per run, and one broker in a thread per module."""
+"""Fixtures of the Spark tests: one Spark session per process, and one broker in a thread per module."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing(reason)
     if (
         "spark" in getattr(item, "fixturenames", ())
-        and workers.scope(item.nodeid, item.config.rootpath) != workers.SHARED
+        and workers.scope(item.nodeid, item.config.rootpath) not in workers.SESSIONS
     ):
         pytest.fail("each worker may start a session for this file; write the parameter as `spark: Any`", pytrace=False)
 

@@ -1,10 +1,11 @@
 """How the files of the tests are shared out to the processes of pytest-xdist (`make test`).
 
-A file stays in one process, because its tests share module fixtures. All files with tests of a Spark session stay in one process:
-they share the session, which takes 10 s to start and most of a gigabyte. Each process takes the next file when it has finished
-one, in the order of the collection, in which the files and folders that take longest come first.
+A file stays in one process, because its tests share module fixtures. The files with tests of a Spark session stay in two
+processes: each has a session, which takes 10 s to start and most of a gigabyte; in one, they would end long after all others. Each
+process takes the next file when it has finished one, in the order of the collection, in which the files and folders that take
+longest come first.
 
-More than half of the tests' time is waiting, for processes that start and for elections: five processes on two processors use it.
+Much of the tests' time is waiting, for processes that start and for elections: five processes on two processors use it.
 """
 
 from __future__ import annotations
@@ -18,36 +19,35 @@ from typing import Any, Final
 
 import pytest
 
-SHARED: Final = "tests/spark/ with a session"
 _SPARK: Final = "tests/spark/"
+# Two halves of the files with a Spark session, as long as each other: those before _HALF, and the others.
+SESSIONS: Final = ("tests/spark/ with the first session", "tests/spark/ with the second session")
+_HALF: Final = "tests/spark/test_spark_s"
 _SESSION: Final = re.compile(r"\bspark: ")  # a parameter: the fixture
 # What takes long, the longest first: files (without `.py`) and folders.
 FIRST: Final = (
-    SHARED,
+    *SESSIONS,
     "tests/interop/test_interop_mqadmin",
     "tests/interop/test_interop_acl",
     "tests/interop/test_interop_mixed",
     "tests/interop/test_interop_ledger_broker",
     "tests/interop/test_interop_ledger",
-    "tests/chaos/test_chaos_pairs",
-    "tests/broker/test_broker_masterslave_connection",
-    "tests/broker/test_broker_forwarding",
-    "tests/cli/test_cli_docs",
-    "tests/store/test_store_crash",
-    "tests/store/test_store_index_queue",
     "tests/cli/test_cli_console",
-    "tests/spark/test_spark_cluster",
-    "tests/replication/test_ha_slave",
-    "tests/broker/test_broker_master_copy",
-    "tests/raft/test_raft_broker_processes",
+    "tests/cli/test_cli_docs",
     "tests/testing/test_testing_plugin",
+    "tests/chaos/test_chaos_pairs",
+    "tests/store/test_store_index_queue",
+    "tests/store/test_store_crash",
+    "tests/spark/test_spark_cluster",
     "tests/broker/test_broker_long_requests",
+    "tests/fuzz/test_fuzz_parse_time",
     "tests/fuzz/test_fuzz_campaign",
+    "tests/raft/test_raft_broker_processes",
     "tests/cli/",
     "tests/sim/",
     "tests/chaos/",
+    "tests/spark/",
     "tests/testing/",
-    "tests/broker/test_broker_dledger_roles",
     "tests/fuzz/",
     "tests/raft/",
     "tests/broker/",
@@ -57,9 +57,9 @@ FIRST: Final = (
 
 
 def scope(nodeid: str, root: Path) -> str:
-    """What has to stay in the process of this test: its file below root, or the files that share the Spark session."""
+    """What has to stay in the process of this test: its file below root, or the files that share a Spark session."""
     file = nodeid.partition("::")[0]
-    return SHARED if file.startswith(_SPARK) and _has_session(root / file) else file
+    return SESSIONS[file >= _HALF] if file.startswith(_SPARK) and _has_session(root / file) else file
 
 
 @functools.cache
