@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 # Tests that start real processes, elect leaders by the wall clock or measure steps of the event loop. Single tests elsewhere carry
 # the marker `realtime` themselves.
 REALTIME_FOLDERS = {"chaos", "interop"}
-REALTIME_FIXTURES = {"serve", "standalone", "spark"}
+REALTIME_FIXTURES = {"ledger_group", "serve", "standalone", "spark"}
 REALTIME_MODULES = {"brokergroup", "loopsteps", "raftgroup"}
 
 

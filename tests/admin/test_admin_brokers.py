@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admincluster import DEAD, admin_cluster, silent_server
+from admincluster import DEAD, AdminCluster, admin_cluster, silent_server
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.protocol.errors import ConfigError
@@ -36,44 +36,40 @@ def test_first_rate_of_a_value(text: str, number: float | None) -> None:
 
 
 @pytest.mark.spec("ADM-07")
-async def test_a_cluster_has_masters_or_all_brokers() -> None:
-    async with admin_cluster() as c:
-        address = c.server.broker_address
-        await c.register(DEAD, "broker-a", 1)
-        await c.register("127.0.0.1:2", "broker-b", 1)
-        assert await c.admin.connection.masters("DefaultCluster") == {"broker-a": address}
-        assert await c.admin.connection.masters_and_slaves("DefaultCluster") == [address, DEAD, "127.0.0.1:2"]
-        groups = await c.admin.brokers.groups("DefaultCluster")
-        assert groups == {"broker-a": {0: address, 1: DEAD}, "broker-b": {1: "127.0.0.1:2"}}
-        assert await c.admin.brokers.addresses() == [address, DEAD, "127.0.0.1:2"]
+async def test_a_cluster_has_masters_or_all_brokers(cluster: AdminCluster) -> None:
+    address = cluster.server.broker_address
+    await cluster.register(DEAD, "broker-a", 1)
+    await cluster.register("127.0.0.1:2", "broker-b", 1)
+    assert await cluster.admin.connection.masters("DefaultCluster") == {"broker-a": address}
+    assert await cluster.admin.connection.masters_and_slaves("DefaultCluster") == [address, DEAD, "127.0.0.1:2"]
+    groups = await cluster.admin.brokers.groups("DefaultCluster")
+    assert groups == {"broker-a": {0: address, 1: DEAD}, "broker-b": {1: "127.0.0.1:2"}}
+    assert await cluster.admin.brokers.addresses() == [address, DEAD, "127.0.0.1:2"]
 
 
-async def test_changes_report_each_failure() -> None:
-    async with admin_cluster() as c:
-        address = c.server.broker_address
-        failures = await c.admin.brokers.update_configuration([address, DEAD], "fileReservedTime", "71")
-        assert list(failures) == [DEAD]
-        assert (await c.admin.brokers.configuration(address))["fileReservedTime"] == "71"
-        failures = await c.admin.brokers.update_configuration([address], "storePathRootDir", "/tmp/x\ny")
-        assert "storePathRootDir" in failures[address].message
+async def test_changes_report_each_failure(cluster: AdminCluster) -> None:
+    address = cluster.server.broker_address
+    failures = await cluster.admin.brokers.update_configuration([address, DEAD], "fileReservedTime", "71")
+    assert list(failures) == [DEAD]
+    assert (await cluster.admin.brokers.configuration(address))["fileReservedTime"] == "71"
+    failures = await cluster.admin.brokers.update_configuration([address], "storePathRootDir", "/tmp/x\ny")
+    assert "storePathRootDir" in failures[address].message
 
 
-async def test_name_of_an_address() -> None:
-    async with admin_cluster() as c:
-        assert await c.admin.brokers.name_of(c.server.broker_address) == "broker-a"
-        with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 is registered"):
-            await c.admin.brokers.name_of(DEAD)
+async def test_name_of_an_address(cluster: AdminCluster) -> None:
+    assert await cluster.admin.brokers.name_of(cluster.server.broker_address) == "broker-a"
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 is registered"):
+        await cluster.admin.brokers.name_of(DEAD)
 
 
-async def test_cleaning_keeps_new_and_delay_queues() -> None:
-    async with admin_cluster() as c:
-        client = await c.admin.connection.messaging()
-        async with client.producer("p") as out:
-            receipt = await out.send("orders", b"x")
-            await out.send("orders", b"later", delay_level=18)
-        address, store = c.server.broker_address, c.server.broker.store
-        for clean in (c.admin.brokers.clean_queues, c.admin.brokers.clean_unused_topics):
-            assert await clean([address, DEAD]) != {}
-        found = await c.admin.topics.statistics("orders")
-        assert found.offsets[receipt.queue].max_offset == 1
-        assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1
+async def test_cleaning_keeps_new_and_delay_queues(cluster: AdminCluster) -> None:
+    client = await cluster.admin.connection.messaging()
+    async with client.producer("p") as out:
+        receipt = await out.send("orders", b"x")
+        await out.send("orders", b"later", delay_level=18)
+    address, store = cluster.server.broker_address, cluster.server.broker.store
+    for clean in (cluster.admin.brokers.clean_queues, cluster.admin.brokers.clean_unused_topics):
+        assert await clean([address, DEAD]) != {}
+    found = await cluster.admin.topics.statistics("orders")
+    assert found.offsets[receipt.queue].max_offset == 1
+    assert store.max_offset("SCHEDULE_TOPIC_XXXX", 17) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admincluster import DEAD, admin_cluster
+from admincluster import DEAD, AdminCluster, admin_cluster
 
 from saturnmq.admin import Admin
 from saturnmq.config.settings import parse_properties, property_line
@@ -23,24 +23,22 @@ async def test_write_permission_is_counted_per_name_server() -> None:
         assert await c.admin.name_servers.wipe_write_permission("unknown") == {c.server.name_servers: 0}
 
 
-async def test_keys_and_values() -> None:
-    async with admin_cluster() as c:
-        servers = c.admin.name_servers
-        await servers.set_value("space", "key", "a=b;c")
-        assert await servers.value("space", "key") == "a=b;c"
-        await servers.delete_value("space", "key")
-        with pytest.raises(ResponseError) as refused:
-            await servers.value("space", "key")
-        assert refused.value.code == 22
+async def test_keys_and_values(cluster: AdminCluster) -> None:
+    servers = cluster.admin.name_servers
+    await servers.set_value("space", "key", "a=b;c")
+    assert await servers.value("space", "key") == "a=b;c"
+    await servers.delete_value("space", "key")
+    with pytest.raises(ResponseError) as refused:
+        await servers.value("space", "key")
+    assert refused.value.code == 22
 
 
-async def test_configuration_of_name_servers() -> None:
-    async with admin_cluster() as c:
-        await c.admin.name_servers.update_configuration("topicsMax", "4321")
-        found = await c.admin.name_servers.configuration()
-        assert found[c.server.name_servers]["topicsMax"] == "4321"
-        with pytest.raises(ResponseError, match="Can not update config path"):
-            await c.admin.name_servers.update_configuration("kvConfigPath", "/tmp/x")
+async def test_configuration_of_name_servers(cluster: AdminCluster) -> None:
+    await cluster.admin.name_servers.update_configuration("topicsMax", "4321")
+    found = await cluster.admin.name_servers.configuration()
+    assert found[cluster.server.name_servers]["topicsMax"] == "4321"
+    with pytest.raises(ResponseError, match="Can not update config path"):
+        await cluster.admin.name_servers.update_configuration("kvConfigPath", "/tmp/x")
 
 
 @pytest.mark.parametrize("value", ["", "plain", "a\\b", "line\nother=1", "tab\t!#=:", "x\r\f"])

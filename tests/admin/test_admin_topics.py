@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from admincluster import DEAD, admin_cluster, silent_server
+from admincluster import DEAD, AdminCluster, admin_cluster, silent_server
 
 from saturnmq.admin import Admin
 from saturnmq.admin.connection import UnknownCluster
@@ -12,20 +12,19 @@ from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ResponseError, SaturnError
 
 
-async def test_a_change_is_in_memory_file_and_route_at_once() -> None:
-    async with admin_cluster() as c:
-        address = c.server.broker_address
-        for config in (TopicConfig("orders", 2, 3, perm=4), TopicConfig("orders", 5, 6, perm=6)):
-            await c.admin.topics.update(address, config)
-            assert await c.admin.topics.configuration(address, "orders") == config
-            text = (c.server.data / "store" / "config" / "topics.json").read_text()  # type: ignore[operator]
-            assert f'"writeQueueNums":{config.write_queue_nums}' in text.replace(" ", "")
-            entry = entries_by_broker(await c.admin.topics.route("orders"))["broker-a"]
-            assert (entry.read_queue_nums, entry.write_queue_nums, entry.perm) == (
-                config.read_queue_nums,
-                config.write_queue_nums,
-                config.perm,
-            )
+async def test_a_change_is_in_memory_file_and_route_at_once(cluster: AdminCluster) -> None:
+    address = cluster.server.broker_address
+    for config in (TopicConfig("orders", 2, 3, perm=4), TopicConfig("orders", 5, 6, perm=6)):
+        await cluster.admin.topics.update(address, config)
+        assert await cluster.admin.topics.configuration(address, "orders") == config
+        text = (cluster.server.data / "store" / "config" / "topics.json").read_text()  # type: ignore[operator]
+        assert f'"writeQueueNums":{config.write_queue_nums}' in text.replace(" ", "")
+        entry = entries_by_broker(await cluster.admin.topics.route("orders"))["broker-a"]
+        assert (entry.read_queue_nums, entry.write_queue_nums, entry.perm) == (
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+        )
 
 
 @pytest.mark.spec("ADM-16")
@@ -39,22 +38,20 @@ async def test_a_change_is_in_memory_file_and_route_at_once() -> None:
         ("rmq_sys_own", "conflict with system topic"),
     ],
 )
-async def test_names_that_a_broker_refuses(topic: str, words: str) -> None:
-    async with admin_cluster() as c:
-        for name in (topic, "DefaultCluster", "broker-a"):
-            with pytest.raises(ResponseError, match=words if name == topic else "system topic") as refused:
-                await c.admin.topics.update(c.server.broker_address, TopicConfig(name))
-            assert refused.value.code == 1
-            with pytest.raises(ResponseError, match=words if name == topic else "system topic") as refused:
-                await c.admin.topics.delete_from_brokers(name, "DefaultCluster")
-            assert refused.value.code == 1
+async def test_names_that_a_broker_refuses(cluster: AdminCluster, topic: str, words: str) -> None:
+    for name in (topic, "DefaultCluster", "broker-a"):
+        with pytest.raises(ResponseError, match=words if name == topic else "system topic") as refused:
+            await cluster.admin.topics.update(cluster.server.broker_address, TopicConfig(name))
+        assert refused.value.code == 1
+        with pytest.raises(ResponseError, match=words if name == topic else "system topic") as refused:
+            await cluster.admin.topics.delete_from_brokers(name, "DefaultCluster")
+        assert refused.value.code == 1
 
 
-async def test_longest_name_with_every_character_is_allowed() -> None:
-    async with admin_cluster() as c:
-        name = "aZ09%|_-".ljust(127, "x")
-        await c.admin.topics.update(c.server.broker_address, TopicConfig(name))
-        assert name in await c.admin.topics.names()
+async def test_longest_name_with_every_character_is_allowed(cluster: AdminCluster) -> None:
+    name = "aZ09%|_-".ljust(127, "x")
+    await cluster.admin.topics.update(cluster.server.broker_address, TopicConfig(name))
+    assert name in await cluster.admin.topics.names()
 
 
 async def test_statistics_name_the_broker_that_does_not_answer() -> None:
@@ -91,23 +88,21 @@ async def test_a_topic_is_deleted_at_every_name_server() -> None:
 
 
 @pytest.mark.spec("ADM-07")
-async def test_unknown_cluster_is_refused_with_the_known_ones() -> None:
-    async with admin_cluster() as c:
-        with pytest.raises(UnknownCluster, match=r"'Nowhere'.*DefaultCluster"):
-            await c.admin.topics.delete_from_brokers("orders", "Nowhere")
+async def test_unknown_cluster_is_refused_with_the_known_ones(cluster: AdminCluster) -> None:
+    with pytest.raises(UnknownCluster, match=r"'Nowhere'.*DefaultCluster"):
+        await cluster.admin.topics.delete_from_brokers("orders", "Nowhere")
 
 
-async def test_order_configuration_of_one_broker_leaves_the_others() -> None:
-    async with admin_cluster() as c:
-        with pytest.raises(SaturnError):
-            await c.admin.topics.order("orders")
-        await c.admin.topics.merge_order("orders", "broker-b", 2)
-        await c.admin.topics.merge_order("orders", "broker-a", 4)
-        await c.admin.topics.merge_order("orders", "broker-b", 8)
-        assert await c.admin.topics.order("orders") == "broker-b:8;broker-a:4"
-        await c.admin.topics.delete_order("orders")
-        with pytest.raises(SaturnError):
-            await c.admin.topics.order("orders")
+async def test_order_configuration_of_one_broker_leaves_the_others(cluster: AdminCluster) -> None:
+    with pytest.raises(SaturnError):
+        await cluster.admin.topics.order("orders")
+    await cluster.admin.topics.merge_order("orders", "broker-b", 2)
+    await cluster.admin.topics.merge_order("orders", "broker-a", 4)
+    await cluster.admin.topics.merge_order("orders", "broker-b", 8)
+    assert await cluster.admin.topics.order("orders") == "broker-b:8;broker-a:4"
+    await cluster.admin.topics.delete_order("orders")
+    with pytest.raises(SaturnError):
+        await cluster.admin.topics.order("orders")
 
 
 def test_kept_replaces_only_what_is_given() -> None:

@@ -38,37 +38,35 @@ def test_nothing_is_checked_by_default(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ACL-01", "ACL-08")
-async def test_each_check_refuses_with_the_text_of_4_9_7(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Read")
-        w.sign = None
-        answer = await w.send("Read")
-        assert answer.remark == (
-            PREFIX + "No accessKey is configured, "
-            "org.apache.rocketmq.acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:663)"
-        )
-        w.sign = v1(STRANGER)
-        assert refused(await w.send("Read")) == "No acl config for stranger"
-        w.sign = v1((USER[0], "wrong secret"))
-        assert refused(await w.send("Read")) == "Check signature failed for accessKey=RocketMQ"
-        w.sign = v1(USER)
-        assert refused(await w.send("Read")) == "No default permission for topic:Read"
-        assert refused(await w.send("Other")) == "No default permission for topic:Other"
-        answer = await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T")
-        assert refused(answer) == "Need admin permission for request code=17, but accessKey=RocketMQ is not"
-        assert refused(await w.pull("Both", group="closed")) == "No default permission for group:closed"
-        assert w.broker.rejections.counts["acl"] == 7
+async def test_each_check_refuses_with_the_text_of_4_9_7(protected: Wire) -> None:
+    await topics(protected, "Read")
+    protected.sign = None
+    answer = await protected.send("Read")
+    assert answer.remark == (
+        PREFIX + "No accessKey is configured, "
+        "org.apache.rocketmq.acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:663)"
+    )
+    protected.sign = v1(STRANGER)
+    assert refused(await protected.send("Read")) == "No acl config for stranger"
+    protected.sign = v1((USER[0], "wrong secret"))
+    assert refused(await protected.send("Read")) == "Check signature failed for accessKey=RocketMQ"
+    protected.sign = v1(USER)
+    assert refused(await protected.send("Read")) == "No default permission for topic:Read"
+    assert refused(await protected.send("Other")) == "No default permission for topic:Other"
+    answer = await protected.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T")
+    assert refused(answer) == "Need admin permission for request code=17, but accessKey=RocketMQ is not"
+    assert refused(await protected.pull("Both", group="closed")) == "No default permission for group:closed"
+    assert protected.broker.rejections.counts["acl"] == 7
 
 
 @pytest.mark.spec("LIM-04")
-async def test_a_valid_signature_exempts_a_connection_from_the_limit_of_strangers(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        w.sign = v1((USER[0], "wrong secret"))
-        assert refused(await w.send("Both"))
-        assert [connection.signed for connection in w.broker.connections] == [False]
-        w.sign = v1(USER)
-        await w.send("Both")
-        assert [connection.signed for connection in w.broker.connections] == [True]
+async def test_a_valid_signature_exempts_a_connection_from_the_limit_of_strangers(protected: Wire) -> None:
+    protected.sign = v1((USER[0], "wrong secret"))
+    assert refused(await protected.send("Both"))
+    assert [connection.signed for connection in protected.broker.connections] == [False]
+    protected.sign = v1(USER)
+    await protected.send("Both")
+    assert [connection.signed for connection in protected.broker.connections] == [True]
 
 
 @pytest.mark.spec("ACL-10", "ACL-11", "ACL-12")
@@ -100,19 +98,18 @@ async def test_rights_decide_about_sends_and_pulls(tmp_path: Path, serialization
 
 
 @pytest.mark.spec("ACL-02")
-async def test_the_fast_port_is_protected_as_well(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Both")
-        port = next(iter(w.broker._fast.ports))
-        client = RemotingClient(settings=NetSettings())
-        try:
-            answer = await client.invoke(f"127.0.0.1:{port}", Command(RequestCode.GET_BROKER_RUNTIME_INFO), 5000)
-            assert refused(answer) == "No accessKey is configured"
-            command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
-            v1(USER)(command)
-            assert (await client.invoke(f"127.0.0.1:{port}", command, 5000)).code == 0
-        finally:
-            await client.close()
+async def test_the_fast_port_is_protected_as_well(protected: Wire) -> None:
+    await topics(protected, "Both")
+    port = next(iter(protected.broker._fast.ports))
+    client = RemotingClient(settings=NetSettings())
+    try:
+        answer = await client.invoke(f"127.0.0.1:{port}", Command(RequestCode.GET_BROKER_RUNTIME_INFO), 5000)
+        assert refused(answer) == "No accessKey is configured"
+        command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        v1(USER)(command)
+        assert (await client.invoke(f"127.0.0.1:{port}", command, 5000)).code == 0
+    finally:
+        await client.close()
 
 
 @pytest.mark.spec("ACL-10", "SEC-12")
@@ -152,33 +149,33 @@ READS = [
 @pytest.mark.spec("SEC-12")
 @pytest.mark.parametrize(("code", "fields"), READS)
 async def test_reading_offsets_needs_sub_on_the_topic(
-    tmp_path: Path, code: RequestCode, fields: dict[str, Any]
+    protected: Wire, code: RequestCode, fields: dict[str, Any]
 ) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Read", "Write")
-        w.sign = v1(USER)
-        assert not refused(await w.call(code, topic="Read", **fields))
-        assert refused(await w.call(code, topic="Write", **fields)) == "No default permission for topic:Write"
-        assert refused(await w.call(code, **fields)) == "the custom field <topic> is null"
-        assert refused(await w.call(code, topic="", **fields)) == "the custom field <topic> is null"
+    await topics(protected, "Read", "Write")
+    protected.sign = v1(USER)
+    assert not refused(await protected.call(code, topic="Read", **fields))
+    assert refused(await protected.call(code, topic="Write", **fields)) == "No default permission for topic:Write"
+    assert refused(await protected.call(code, **fields)) == "the custom field <topic> is null"
+    assert refused(await protected.call(code, topic="", **fields)) == "the custom field <topic> is null"
 
 
 @pytest.mark.spec("SEC-12")
-async def test_batches_and_replies_need_pub_on_their_topic(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Write", "Read")
-        w.sign = v1(USER)
-        items = [BatchItem(b"x", b"", 0)]
-        assert (await w.send_batch(items, "Write")).code == 0
-        assert refused(await w.send_batch(items, "Read")) == "No default permission for topic:Read"
-        replies = "DefaultCluster_REPLY_TOPIC"
-        for code, name in ((324, "topic"), (325, "b")):
-            assert refused(await w.call(code, b"x", **{name: replies})) == f"No default permission for topic:{replies}"
-            # The topic is no way around the right to reply: a reply goes to a client, not to the topic.
-            only = f"replies are sent to topic:{replies}, not to topic:Write"
-            assert refused(await w.call(code, b"x", **{name: "Write"})) == only
-        w.sign = v1(ADMIN)
-        assert not refused(await w.call(325, b"x", b=replies))
+async def test_batches_and_replies_need_pub_on_their_topic(protected: Wire) -> None:
+    await topics(protected, "Write", "Read")
+    protected.sign = v1(USER)
+    items = [BatchItem(b"x", b"", 0)]
+    assert (await protected.send_batch(items, "Write")).code == 0
+    assert refused(await protected.send_batch(items, "Read")) == "No default permission for topic:Read"
+    replies = "DefaultCluster_REPLY_TOPIC"
+    for code, name in ((324, "topic"), (325, "b")):
+        assert (
+            refused(await protected.call(code, b"x", **{name: replies})) == f"No default permission for topic:{replies}"
+        )
+        # The topic is no way around the right to reply: a reply goes to a client, not to the topic.
+        only = f"replies are sent to topic:{replies}, not to topic:Write"
+        assert refused(await protected.call(code, b"x", **{name: "Write"})) == only
+    protected.sign = v1(ADMIN)
+    assert not refused(await protected.call(325, b"x", b=replies))
 
 
 def same_hash(text: str, prefix: str) -> str:
@@ -230,64 +227,61 @@ async def test_admin_changes_over_tls_need_no_listed_address(tmp_path: Path) -> 
 
 
 @pytest.mark.spec("SEC-12")
-async def test_a_message_is_read_and_moved_only_with_sub_on_its_topic(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Never", "Both")
-        w.sign = v1(ADMIN)
-        secret = int((await w.send("Never")).ext["msgId"][16:], 16)
-        known = int((await w.send("Both")).ext["msgId"][16:], 16)
-        w.sign = v1(USER)
-        back = {"group": "open", "delayLevel": 1}
-        for code, more in ((RequestCode.VIEW_MESSAGE_BY_ID, {}), (RequestCode.CONSUMER_SEND_MSG_BACK, back)):
-            assert refused(await w.call(code, offset=secret, **more)) == "No default permission for topic:Never"
-            for nowhere in (known + 1, 2**40, -1, "x"):
-                assert refused(await w.call(code, offset=nowhere, **more)) == "No default permission for topic:"
-            assert not refused(await w.call(code, offset=known, **more))
-        assert refused(await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=known, group="closed", delayLevel=1))
+async def test_a_message_is_read_and_moved_only_with_sub_on_its_topic(protected: Wire) -> None:
+    await topics(protected, "Never", "Both")
+    protected.sign = v1(ADMIN)
+    secret = int((await protected.send("Never")).ext["msgId"][16:], 16)
+    known = int((await protected.send("Both")).ext["msgId"][16:], 16)
+    protected.sign = v1(USER)
+    back = {"group": "open", "delayLevel": 1}
+    for code, more in ((RequestCode.VIEW_MESSAGE_BY_ID, {}), (RequestCode.CONSUMER_SEND_MSG_BACK, back)):
+        assert refused(await protected.call(code, offset=secret, **more)) == "No default permission for topic:Never"
+        for nowhere in (known + 1, 2**40, -1, "x"):
+            assert refused(await protected.call(code, offset=nowhere, **more)) == "No default permission for topic:"
+        assert not refused(await protected.call(code, offset=known, **more))
+    assert refused(await protected.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=known, group="closed", delayLevel=1))
 
 
 @pytest.mark.spec("SEC-12")
-async def test_consuming_directly_needs_sub_and_relays_no_credentials(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Never", "Both")
-        w.sign = v1(ADMIN)
-        secret, known = [(await w.send(topic)).ext["msgId"] for topic in ("Never", "Both")]
-        w.sign = v1(USER)
-        assert (await w.heartbeat("open", "Both", client_id="c1")).code == 0
-        fields = {"consumerGroup": "open", "clientId": "c1", "timeout_ms": 300}
-        answer = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=secret, **fields)
-        assert refused(answer) == "No default permission for topic:Never"
-        assert refused(await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId="x" * 32, **fields))
-        for code in (RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.GET_CONSUMER_RUNNING_INFO):
-            w.sign = v1(ADMIN)
-            with pytest.raises(CallTimeout):  # this client does not answer
-                await w.call(code, msgId=known, **fields)
-            relayed = await w.pushed.get()
-            while relayed.code != code:
-                relayed = await w.pushed.get()
-            assert relayed.ext["consumerGroup"] == "open"
-            assert not relayed.ext.keys() & {"AccessKey", "Signature"}
+async def test_consuming_directly_needs_sub_and_relays_no_credentials(protected: Wire) -> None:
+    await topics(protected, "Never", "Both")
+    protected.sign = v1(ADMIN)
+    secret, known = [(await protected.send(topic)).ext["msgId"] for topic in ("Never", "Both")]
+    protected.sign = v1(USER)
+    assert (await protected.heartbeat("open", "Both", client_id="c1")).code == 0
+    fields = {"consumerGroup": "open", "clientId": "c1", "timeout_ms": 300}
+    answer = await protected.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=secret, **fields)
+    assert refused(answer) == "No default permission for topic:Never"
+    assert refused(await protected.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId="x" * 32, **fields))
+    for code in (RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.GET_CONSUMER_RUNNING_INFO):
+        protected.sign = v1(ADMIN)
+        with pytest.raises(CallTimeout):  # this client does not answer
+            await protected.call(code, msgId=known, **fields)
+        relayed = await protected.pushed.get()
+        while relayed.code != code:
+            relayed = await protected.pushed.get()
+        assert relayed.ext["consumerGroup"] == "open"
+        assert not relayed.ext.keys() & {"AccessKey", "Signature"}
 
 
 @pytest.mark.spec("SEC-12")
-async def test_ending_a_transaction_needs_pub_on_the_topic_of_its_message(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Never", "Both")
+async def test_ending_a_transaction_needs_pub_on_the_topic_of_its_message(protected: Wire) -> None:
+    await topics(protected, "Never", "Both")
 
-        async def end(topic: str) -> str:
-            w.sign = v1(ADMIN)
-            half = await w.send(topic, properties={"TRAN_MSG": "true", "PGROUP": "producers"}, f=4)
-            w.sign = v1(USER)
-            return refused(
-                await w.call(
-                    RequestCode.END_TRANSACTION, producerGroup="producers", tranStateTableOffset=half.ext["queueOffset"],
-                    commitLogOffset=int(half.ext["msgId"][16:], 16), commitOrRollback=8, msgId="x",
-                )
-            )  # fmt: skip
+    async def end(topic: str) -> str:
+        protected.sign = v1(ADMIN)
+        half = await protected.send(topic, properties={"TRAN_MSG": "true", "PGROUP": "producers"}, f=4)
+        protected.sign = v1(USER)
+        return refused(
+            await protected.call(
+                RequestCode.END_TRANSACTION, producerGroup="producers", tranStateTableOffset=half.ext["queueOffset"],
+                commitLogOffset=int(half.ext["msgId"][16:], 16), commitOrRollback=8, msgId="x",
+            )
+        )  # fmt: skip
 
-        assert await end("Never") == "No default permission for topic:Never"
-        assert await end("Both") == ""
-        assert len(await w.messages("Both")) == 1
+    assert await end("Never") == "No default permission for topic:Never"
+    assert await end("Both") == ""
+    assert len(await protected.messages("Both")) == 1
 
 
 @pytest.mark.spec("SEC-12", "TX-09")
@@ -314,12 +308,11 @@ async def test_half_messages_are_shown_only_to_producers_with_the_right(tmp_path
 
 
 @pytest.mark.spec("SEC-12")
-async def test_retry_topics_need_sub_on_the_group_that_they_name(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, f"{RETRY_PREFIX}open", f"{RETRY_PREFIX}closed")
-        w.sign = v1(USER)
-        assert (await w.send(f"{RETRY_PREFIX}open", a="CLIENT_INNER_PRODUCER")).code == 0
-        assert refused(await w.send(f"{RETRY_PREFIX}closed", a="open")) == "No default permission for group:closed"
+async def test_retry_topics_need_sub_on_the_group_that_they_name(protected: Wire) -> None:
+    await topics(protected, f"{RETRY_PREFIX}open", f"{RETRY_PREFIX}closed")
+    protected.sign = v1(USER)
+    assert (await protected.send(f"{RETRY_PREFIX}open", a="CLIENT_INNER_PRODUCER")).code == 0
+    assert refused(await protected.send(f"{RETRY_PREFIX}closed", a="open")) == "No default permission for group:closed"
 
 
 @pytest.mark.spec("SEC-12")
@@ -334,13 +327,12 @@ async def test_a_default_right_does_not_cover_internal_topics(tmp_path: Path) ->
 
 @pytest.mark.spec("SEC-12", "ACL-09")
 @pytest.mark.parametrize("code", [17, 25, 50, 51, 52, 53, 54, 200, 207, 215, 222, 306, 314, 316, 323, 329])
-async def test_administrative_codes_need_the_flag_admin(tmp_path: Path, code: int) -> None:
-    async with protected(tmp_path) as w:
-        w.sign = v1(USER)
-        text = f"Need admin permission for request code={code}, but accessKey=RocketMQ is not"
-        assert refused(await w.call(code)) == text
-        w.sign = v1(ADMIN)
-        assert not refused(await w.call(code, topic="T"))
+async def test_administrative_codes_need_the_flag_admin(protected: Wire, code: int) -> None:
+    protected.sign = v1(USER)
+    text = f"Need admin permission for request code={code}, but accessKey=RocketMQ is not"
+    assert refused(await protected.call(code)) == text
+    protected.sign = v1(ADMIN)
+    assert not refused(await protected.call(code, topic="T"))
 
 
 @pytest.mark.spec("ACL-06", "ACL-21", "SEC-11")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from brokergroup import ledger_group
 from protected import ACCOUNTS, ADMIN, USER, protected, refused, topics, v1, write_accounts
-from wire import Clock, Wire, run, wire
+from wire import Clock, Wire, run
 
 from saturnmq.acl.accounts import PUB
 from saturnmq.acl.plain import RELOAD_SECONDS
@@ -97,12 +97,11 @@ async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path)
     ],
 )
 async def test_a_malformed_account_is_refused_with_the_reason(
-    tmp_path: Path, account: tuple[str, str], fields: dict[str, Any], reason: str
+    protected: Wire, tmp_path: Path, account: tuple[str, str], fields: dict[str, Any], reason: str
 ) -> None:
-    async with protected(tmp_path) as w:
-        answer = await update(w, account, **fields)
-        assert answer.code == 209 and reason in (answer.remark or "")
-        assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
+    answer = await update(protected, account, **fields)
+    assert answer.code == 209 and reason in (answer.remark or "")
+    assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
 
 
 @pytest.mark.spec("ACL-15")
@@ -176,83 +175,82 @@ async def test_the_global_white_list_of_an_account_file_is_replaced(tmp_path: Pa
 
 
 @pytest.mark.spec("ACL-14")
-async def test_edited_files_apply_without_a_restart(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "T")
-        w.sign = v1(USER)
-        assert refused(await w.send("T"))
-        path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
-        os.utime(path, (1, 1))
-        plain = w.broker._access.plain_validator
-        assert plain is not None
-        assert RELOAD_SECONDS == 5
-        await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
-        assert (await w.send("T")).code == 0
-        path = write_accounts(tmp_path, "accounts: [")
-        os.utime(path, (2, 2))
-        await w.broker._access.reload()
-        assert (await w.send("T")).code == 0
+async def test_edited_files_apply_without_a_restart(protected: Wire, tmp_path: Path) -> None:
+    await topics(protected, "T")
+    protected.sign = v1(USER)
+    assert refused(await protected.send("T"))
+    path = write_accounts(tmp_path, ACCOUNTS.replace("Read=SUB", "T=PUB"))
+    os.utime(path, (1, 1))
+    plain = protected.broker._access.plain_validator
+    assert plain is not None
+    assert RELOAD_SECONDS == 5
+    await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
+    assert (await protected.send("T")).code == 0
+    path = write_accounts(tmp_path, "accounts: [")
+    os.utime(path, (2, 2))
+    await protected.broker._access.reload()
+    assert (await protected.send("T")).code == 0
 
 
 @pytest.mark.spec("ACL-14")
 @pytest.mark.parametrize("right", ["Read=SUB", "other account"])
-async def test_parked_pull_gets_no_message_after_its_right_was_revoked(tmp_path: Path, right: str) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Read")
-        w.sign = v1(USER)
-        waiting = asyncio.create_task(w.pull("Read", suspend_ms=20_000))
-        await until(lambda: w.broker.long_polling.count == 1, 5)
-        changed = ACCOUNTS.replace("Read=SUB", "Read=DENY") if right == "Read=SUB" else ACCOUNTS.replace(*USER)
-        os.utime(write_accounts(tmp_path, changed.replace("accessKey: RocketMQ", "accessKey: replaced")
-                                if right == "other account" else changed), (1, 1))  # fmt: skip
-        await w.broker._access.reload()
-        w.sign = v1(ADMIN)
-        assert (await w.send("Read", b"after the revocation")).code == 0
-        answer = await waiting
-        assert refused(answer) == "No default permission for topic:Read" and not answer.body
+async def test_parked_pull_gets_no_message_after_its_right_was_revoked(
+    protected: Wire, tmp_path: Path, right: str
+) -> None:
+    await topics(protected, "Read")
+    protected.sign = v1(USER)
+    waiting = asyncio.create_task(protected.pull("Read", suspend_ms=20_000))
+    await until(lambda: protected.broker.long_polling.count == 1, 5)
+    changed = ACCOUNTS.replace("Read=SUB", "Read=DENY") if right == "Read=SUB" else ACCOUNTS.replace(*USER)
+    os.utime(write_accounts(tmp_path, changed.replace("accessKey: RocketMQ", "accessKey: replaced")
+                            if right == "other account" else changed), (1, 1))  # fmt: skip
+    await protected.broker._access.reload()
+    protected.sign = v1(ADMIN)
+    assert (await protected.send("Read", b"after the revocation")).code == 0
+    answer = await waiting
+    assert refused(answer) == "No default permission for topic:Read" and not answer.body
 
 
 @pytest.mark.spec("ACL-15")
 @pytest.mark.parametrize("request_", ["update", "delete", "white"])
-async def test_change_by_request_keeps_what_an_operator_edited_just_before(tmp_path: Path, request_: str) -> None:
+async def test_change_by_request_keeps_what_an_operator_edited_just_before(
+    protected: Wire, tmp_path: Path, request_: str
+) -> None:
     """A revocation in the file must not be undone by a request that arrives before the file is read again."""
-    async with protected(tmp_path) as w:
-        await topics(w, "Read", "Both")
-        path = write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY"))
-        os.utime(path, (1, 1))
-        if request_ == "update":
-            answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
-        elif request_ == "delete":
-            answer = await w.call(RequestCode.DELETE_ACL_CONFIG, accessKey="limitedAdmin")
-        else:
-            answer = await w.call(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1")
-        assert answer.code == 0, answer.remark
-        assert "Both=DENY" in path.read_text()
-        w.sign = v1(USER)
-        assert refused(await w.send("Both")) == "No default permission for topic:Both"
+    await topics(protected, "Read", "Both")
+    path = write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY"))
+    os.utime(path, (1, 1))
+    if request_ == "update":
+        answer = await protected.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
+    elif request_ == "delete":
+        answer = await protected.call(RequestCode.DELETE_ACL_CONFIG, accessKey="limitedAdmin")
+    else:
+        answer = await protected.call(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1")
+    assert answer.code == 0, answer.remark
+    assert "Both=DENY" in path.read_text()
+    protected.sign = v1(USER)
+    assert refused(await protected.send("Both")) == "No default permission for topic:Both"
 
 
 @pytest.mark.spec("ACL-15")
-async def test_change_by_request_does_not_write_over_an_edit_that_is_malformed(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        edited = ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY") + "  - accessKey: ["
-        path = write_accounts(tmp_path, edited)
-        os.utime(path, (1, 1))
-        answer = await w.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
-        assert answer.code != 0 and "was edited and cannot be used: correct it first" in (answer.remark or "")
-        assert path.read_text() == edited
+async def test_change_by_request_does_not_write_over_an_edit_that_is_malformed(protected: Wire, tmp_path: Path) -> None:
+    edited = ACCOUNTS.replace("Both=PUB|SUB", "Both=DENY") + "  - accessKey: ["
+    path = write_accounts(tmp_path, edited)
+    os.utime(path, (1, 1))
+    answer = await protected.call(UPDATE, accessKey="newaccount", secretKey="12345678", admin=False)
+    assert answer.code != 0 and "was edited and cannot be used: correct it first" in (answer.remark or "")
+    assert path.read_text() == edited
 
 
 @pytest.mark.spec("ACL-15")
-async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        calls = [w.call(UPDATE, accessKey=f"account{n:02}", secretKey="12345678", admin=False) for n in range(20)]
-        answers = await asyncio.gather(w.broker._access.reload(), *calls, w.broker._access.reload())
-        assert {answer.code for answer in answers if answer is not None} == {0}
-        entries = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())["accounts"]
-        assert {f"account{n:02}" for n in range(20)} <= {entry["accessKey"] for entry in entries}
-        w.sign = v1(("account19", "12345678"))
-        assert (await w.call(28)).code == 0
+async def test_changes_at_the_same_time_are_all_kept(protected: Wire, tmp_path: Path) -> None:
+    calls = [protected.call(UPDATE, accessKey=f"account{n:02}", secretKey="12345678", admin=False) for n in range(20)]
+    answers = await asyncio.gather(protected.broker._access.reload(), *calls, protected.broker._access.reload())
+    assert {answer.code for answer in answers if answer is not None} == {0}
+    entries = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())["accounts"]
+    assert {f"account{n:02}" for n in range(20)} <= {entry["accessKey"] for entry in entries}
+    protected.sign = v1(("account19", "12345678"))
+    assert (await protected.call(28)).code == 0
 
 
 @pytest.mark.spec("SEC-13")
@@ -294,11 +292,10 @@ def test_no_answer_and_no_log_line_holds_a_secret(tmp_path: Path, caplog: pytest
     assert planted not in caplog.text
 
 
-async def test_a_broker_without_access_control_has_no_accounts_to_change() -> None:
-    async with wire() as w:
-        for code, expected in {UPDATE: 209, DELETE: 210, WHITE: 211, INFO: 1, CONFIG: 1}.items():
-            answer = await w.call(code, accessKey="a", globalWhiteAddrs="", aclFileFullPath="")
-            assert answer.code == expected and "aclEnable=false" in (answer.remark or "")
+async def test_a_broker_without_access_control_has_no_accounts_to_change(wire: Wire) -> None:
+    for code, expected in {UPDATE: 209, DELETE: 210, WHITE: 211, INFO: 1, CONFIG: 1}.items():
+        answer = await wire.call(code, accessKey="a", globalWhiteAddrs="", aclFileFullPath="")
+        assert answer.code == expected and "aclEnable=false" in (answer.remark or "")
 
 
 @pytest.mark.spec("DL-C10", "ACL-21")

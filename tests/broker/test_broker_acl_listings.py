@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from protected import ADMIN, USER, protected, refused, topics, v1
-from wire import wire
+from wire import Wire, wire
 
 from saturnmq.protocol.codes import RequestCode as Code
 
@@ -35,26 +35,25 @@ READS: tuple[tuple[Code, dict[str, Any], str, str, tuple[str, ...]], ...] = (
 
 @pytest.mark.parametrize(("code", "fields", "topic", "group", "optional"), READS, ids=[row[0].name for row in READS])
 async def test_reading_about_a_topic_or_group_needs_its_right(
-    tmp_path: Path, code: Code, fields: dict[str, Any], topic: str, group: str, optional: tuple[str, ...]
+    protected: Wire, code: Code, fields: dict[str, Any], topic: str, group: str, optional: tuple[str, ...]
 ) -> None:
-    async with protected(tmp_path) as w:
-        await topics(w, "Read", "Never")
-        w.sign = v1(USER)
-        own = fields | ({topic: "Read"} if topic else {}) | ({group: "open"} if group else {})
-        assert not refused(await w.call(code, **own))
-        if topic:
-            assert refused(await w.call(code, **own | {topic: "Never"})) == "No default permission for topic:Never"
-            internal = await w.call(code, **own | {topic: "SCHEDULE_TOPIC_XXXX"})
-            assert refused(internal) == "No default permission for topic:SCHEDULE_TOPIC_XXXX"
-        if group:
-            closed = await w.call(code, **own | {group: "closed"})
-            assert refused(closed) == "No default permission for group:closed"
-        for name in filter(None, (topic, group)):
-            for without in ({n: v for n, v in own.items() if n != name}, own | {name: ""}):
-                missing = refused(await w.call(code, **without))
-                assert missing == ("" if name in optional else f"the custom field <{name}> is null")
-        w.sign = v1(ADMIN)
-        assert not refused(await w.call(code, **own | ({topic: "Never"} if topic else {})))
+    await topics(protected, "Read", "Never")
+    protected.sign = v1(USER)
+    own = fields | ({topic: "Read"} if topic else {}) | ({group: "open"} if group else {})
+    assert not refused(await protected.call(code, **own))
+    if topic:
+        assert refused(await protected.call(code, **own | {topic: "Never"})) == "No default permission for topic:Never"
+        internal = await protected.call(code, **own | {topic: "SCHEDULE_TOPIC_XXXX"})
+        assert refused(internal) == "No default permission for topic:SCHEDULE_TOPIC_XXXX"
+    if group:
+        closed = await protected.call(code, **own | {group: "closed"})
+        assert refused(closed) == "No default permission for group:closed"
+    for name in filter(None, (topic, group)):
+        for without in ({n: v for n, v in own.items() if n != name}, own | {name: ""}):
+            missing = refused(await protected.call(code, **without))
+            assert missing == ("" if name in optional else f"the custom field <{name}> is null")
+    protected.sign = v1(ADMIN)
+    assert not refused(await protected.call(code, **own | ({topic: "Never"} if topic else {})))
 
 
 @pytest.mark.parametrize("code", LISTINGS, ids=[code.name for code in LISTINGS])

@@ -5,10 +5,8 @@ Requirements: SEC-12, ACL-13.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from protected import ADMIN, USER, protected, refused, v1
+from protected import ADMIN, USER, refused, v1
 from wire import Wire
 
 from saturnmq.net import Connection, NetSettings, RemotingClient
@@ -46,30 +44,28 @@ async def reply(w: Wire, topic: str) -> Command:
 
 
 @pytest.mark.spec("SEC-12")
-async def test_another_account_cannot_divert_the_replies_of_a_client(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        asker, thief = Asker(w, ADMIN), Asker(w, USER)
-        await asker.heartbeat()
-        await thief.heartbeat()
-        assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
-        assert (asker.got, thief.got) == ([b"secret"], [])
-        assert w.broker.rejections.counts["client_id"] == 1
-        again = Asker(w, ADMIN)  # a client that reconnects keeps its id
-        await again.heartbeat()
-        assert (await reply(w, "DefaultCluster_REPLY_TOPIC")).code == 0
-        assert (asker.got, again.got) == ([b"secret"], [b"secret"])
-        for one in (asker, thief, again):
-            await one.client.close()
+async def test_another_account_cannot_divert_the_replies_of_a_client(protected: Wire) -> None:
+    asker, thief = Asker(protected, ADMIN), Asker(protected, USER)
+    await asker.heartbeat()
+    await thief.heartbeat()
+    assert (await reply(protected, "DefaultCluster_REPLY_TOPIC")).code == 0
+    assert (asker.got, thief.got) == ([b"secret"], [])
+    assert protected.broker.rejections.counts["client_id"] == 1
+    again = Asker(protected, ADMIN)  # a client that reconnects keeps its id
+    await again.heartbeat()
+    assert (await reply(protected, "DefaultCluster_REPLY_TOPIC")).code == 0
+    assert (asker.got, again.got) == ([b"secret"], [b"secret"])
+    for one in (asker, thief, again):
+        await one.client.close()
 
 
 @pytest.mark.spec("ACL-13")
-async def test_the_free_trace_topic_is_no_way_to_send_replies(tmp_path: Path) -> None:
-    async with protected(tmp_path) as w:
-        asker = Asker(w, ADMIN)
-        await asker.heartbeat()
-        w.sign = v1(USER)
-        assert refused(await reply(w, TRACE_TOPIC)) == (
-            f"replies are sent to topic:DefaultCluster_REPLY_TOPIC, not to topic:{TRACE_TOPIC}"
-        )
-        assert asker.got == []
-        await asker.client.close()
+async def test_the_free_trace_topic_is_no_way_to_send_replies(protected: Wire) -> None:
+    asker = Asker(protected, ADMIN)
+    await asker.heartbeat()
+    protected.sign = v1(USER)
+    assert refused(await reply(protected, TRACE_TOPIC)) == (
+        f"replies are sent to topic:DefaultCluster_REPLY_TOPIC, not to topic:{TRACE_TOPIC}"
+    )
+    assert asker.got == []
+    await asker.client.close()

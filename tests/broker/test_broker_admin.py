@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire import wire
+from wire import Wire, wire
 
 from ports import free_port
 from saturnmq import Client
@@ -37,23 +37,22 @@ from saturnmq.testing import EmbeddedBroker
 
 
 @pytest.mark.spec("NS-34")
-async def test_topic_change_reaches_name_server_at_once() -> None:
-    async with wire() as w:
-        created = await w.call(
-            RequestCode.UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=3, writeQueueNums=2,
-            perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-        )  # fmt: skip
-        assert created.code == 0
-        while "New" not in w.server.namesrv.routes.topics:
-            await asyncio.sleep(0)
-        queue = w.server.namesrv.routes.topics["New"]["broker-a"]
-        assert (queue.read_queue_nums, queue.write_queue_nums) == (3, 2)
-        await w.send("Auto")
-        while "Auto" not in w.server.namesrv.routes.topics:
-            await asyncio.sleep(0)
-        assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="New")).code == 0
-        table = TopicConfigTable.decode((await w.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
-        assert "New" not in table.topic_config_table and "Auto" in table.topic_config_table
+async def test_topic_change_reaches_name_server_at_once(wire: Wire) -> None:
+    created = await wire.call(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="New", defaultTopic="TBW102", readQueueNums=3, writeQueueNums=2,
+        perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+    )  # fmt: skip
+    assert created.code == 0
+    while "New" not in wire.server.namesrv.routes.topics:
+        await asyncio.sleep(0)
+    queue = wire.server.namesrv.routes.topics["New"]["broker-a"]
+    assert (queue.read_queue_nums, queue.write_queue_nums) == (3, 2)
+    await wire.send("Auto")
+    while "Auto" not in wire.server.namesrv.routes.topics:
+        await asyncio.sleep(0)
+    assert (await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="New")).code == 0
+    table = TopicConfigTable.decode((await wire.call(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+    assert "New" not in table.topic_config_table and "Auto" in table.topic_config_table
 
 
 @pytest.mark.spec("UX-05", "SND-04")
@@ -67,16 +66,17 @@ async def test_topic_change_reaches_name_server_at_once() -> None:
         ({"perm": 99}, "perm=99 must be in 0..15"),
     ],
 )
-async def test_update_topic_rejects_invalid_fields_with_allowed_range(fields: dict[str, Any], words: str) -> None:
-    async with wire() as w:
-        good = {
-            "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-        }  # fmt: skip
-        answer = await w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **(good | fields))
-        assert answer.code == 1 and words in (answer.remark or "")
-        deleted = await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="../../x")
-        assert deleted.code == 1
+async def test_update_topic_rejects_invalid_fields_with_allowed_range(
+    wire: Wire, fields: dict[str, Any], words: str
+) -> None:
+    good = {
+        "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+    }  # fmt: skip
+    answer = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **(good | fields))
+    assert answer.code == 1 and words in (answer.remark or "")
+    deleted = await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="../../x")
+    assert deleted.code == 1
 
 
 @pytest.mark.spec("BP-10")
@@ -105,60 +105,56 @@ async def test_first_pull_creates_group_with_apache_defaults() -> None:
 
 
 @pytest.mark.spec("BP-10")
-async def test_groups_are_created_listed_and_deleted() -> None:
-    async with wire() as w:
-        config = SubscriptionGroupConfig("G", retry_max_times=3)
-        assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
-        listed = await w.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        assert SubscriptionGroupTable.decode(listed.body).subscription_group_table["G"].retry_max_times == 3
-        bad = SubscriptionGroupConfig("a/b")
-        assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, bad.encode())).code == 1
-        w.broker.offsets.set("T", "G", 0, 5)
-        assert (await w.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset=True)).code == 0
-        assert "G" not in w.broker.groups.table
-        assert w.broker.offsets.get("T", "G", 0) is None
+async def test_groups_are_created_listed_and_deleted(wire: Wire) -> None:
+    config = SubscriptionGroupConfig("G", retry_max_times=3)
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())).code == 0
+    listed = await wire.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert SubscriptionGroupTable.decode(listed.body).subscription_group_table["G"].retry_max_times == 3
+    bad = SubscriptionGroupConfig("a/b")
+    assert (await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, bad.encode())).code == 1
+    wire.broker.offsets.set("T", "G", 0, 5)
+    assert (await wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset=True)).code == 0
+    assert "G" not in wire.broker.groups.table
+    assert wire.broker.offsets.get("T", "G", 0) is None
 
 
 @pytest.mark.spec("DG-10")
-async def test_admin_statistics_queries() -> None:
-    async with wire() as w:
-        for _ in range(3):
-            await w.send(queue=1)
-        await w.heartbeat("G", "T")
-        ask = {"consumerGroup": "G", "topic": "T", "queueId": 1}
-        await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=2, **ask)
-        queue = MessageQueue("T", "broker-a", 1)
-        stats = TopicStatsTable.decode((await w.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).body)
-        assert stats.offset_table[queue].max_offset == 3
-        assert stats.offset_table[queue].last_update_timestamp > 0
-        progress = ConsumeStats.decode((await w.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G")).body)
-        found = progress.offset_table[queue]
-        assert (found.broker_offset, found.consumer_offset) == (3, 2)
-        table = KVTable.decode((await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-        assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("3", "V4_9_7")
-        assert len(table["putTps"].split()) == 3
-        who = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
-        assert ProducerConnection.decode(who.body).connection_set[0].client_id == "c1"
-        assert (await w.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="none")).code == 206
-        assert b"G" in ((await w.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body or b"")
-        text = ((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode()
-        assert "brokerName=broker-a\n" in text and "flushDiskType=ASYNC_FLUSH\n" in text
+async def test_admin_statistics_queries(wire: Wire) -> None:
+    for _ in range(3):
+        await wire.send(queue=1)
+    await wire.heartbeat("G", "T")
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": 1}
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=2, **ask)
+    queue = MessageQueue("T", "broker-a", 1)
+    stats = TopicStatsTable.decode((await wire.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")).body)
+    assert stats.offset_table[queue].max_offset == 3
+    assert stats.offset_table[queue].last_update_timestamp > 0
+    progress = ConsumeStats.decode((await wire.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G")).body)
+    found = progress.offset_table[queue]
+    assert (found.broker_offset, found.consumer_offset) == (3, 2)
+    table = KVTable.decode((await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("3", "V4_9_7")
+    assert len(table["putTps"].split()) == 3
+    who = await wire.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+    assert ProducerConnection.decode(who.body).connection_set[0].client_id == "c1"
+    assert (await wire.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="none")).code == 206
+    assert b"G" in ((await wire.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body or b"")
+    text = ((await wire.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode()
+    assert "brokerName=broker-a\n" in text and "flushDiskType=ASYNC_FLUSH\n" in text
 
 
 @pytest.mark.spec("UX-12")
-async def test_update_broker_config_is_rejected() -> None:
-    async with wire() as w:
-        answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
-        assert answer.code == 16 and "file" in (answer.remark or "")
+async def test_update_broker_config_is_rejected(wire: Wire) -> None:
+    answer = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
+    assert answer.code == 16 and "file" in (answer.remark or "")
 
 
 @pytest.mark.spec("REM-08", "REM-11")
-async def test_every_code_survives_missing_fields_and_junk_body() -> None:
-    async with wire() as w:
-        for route in ROUTES:
-            answer = await w.call(route.code, b"\x00junk", nonsense=1)
-            assert answer.is_response, route.code
-        assert len(w.client.connections) == 1
+async def test_every_code_survives_missing_fields_and_junk_body(wire: Wire) -> None:
+    for route in ROUTES:
+        answer = await wire.call(route.code, b"\x00junk", nonsense=1)
+        assert answer.is_response, route.code
+    assert len(wire.client.connections) == 1
 
 
 @pytest.mark.spec("NS-32", "NS-18", "NS-36")
@@ -220,15 +216,14 @@ def test_register_period_is_clamped_to_10_60_seconds() -> None:
 
 
 @pytest.mark.spec("NS-11", "NS-32")
-async def test_order_topic_config_of_name_server_is_applied(tmp_path: Path) -> None:
-    async with wire() as w:
-        await w.send("T")
-        await w.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
-        await w.broker.registrar.register()
-        assert w.broker.topics.table["T"].order is True
-        await w.server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "T")
-        await w.broker.registrar.register()
-        assert w.broker.topics.table["T"].order is False
+async def test_order_topic_config_of_name_server_is_applied(wire: Wire, tmp_path: Path) -> None:
+    await wire.send("T")
+    await wire.server.namesrv.kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    await wire.broker.registrar.register()
+    assert wire.broker.topics.table["T"].order is True
+    await wire.server.namesrv.kv.delete("ORDER_TOPIC_CONFIG", "T")
+    await wire.broker.registrar.register()
+    assert wire.broker.topics.table["T"].order is False
 
 
 @pytest.mark.spec("UX-05")

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from wire import Clock, wire
+from wire import Clock, Wire, wire
 
 from saturnmq import slices
 from saturnmq.broker.requests import send
@@ -30,51 +30,49 @@ def back(offset: int, opaque: int = 0) -> Command:
 
 
 @pytest.mark.spec("REM-12", "RTY-02")
-async def test_messages_sent_back_are_copied_in_turns_of_their_connection() -> None:
+async def test_messages_sent_back_are_copied_in_turns_of_their_connection(wire: Wire) -> None:
     """Requests of 150 bytes that each append a megabyte: all of one read were executed before anything else."""
-    async with wire() as w:
-        sent = await w.send(body=LARGE)
-        _, offset = parse_offset_message_id(sent.ext["msgId"])
-        await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)  # creates group and topic
-        _, _, port = w.server.broker_address.rpartition(":")
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
-        before = w.broker.store.log.end
-        writer.write(b"".join(encode_frame(back(offset, number)) for number in range(60)))
-        assert (await w.send(body=b"honest")).code == 0
-        assert (w.broker.store.log.end - before) // len(LARGE) < 30
-        decoder, answers = FrameDecoder(), list[Command]()
-        while len(answers) < 60:
-            answers += decoder.feed(await reader.read(65536))
-        assert {answer.code for answer in answers} == {0}
-        assert (w.broker.store.log.end - before) // len(LARGE) == 60
-        writer.close()
+    sent = await wire.send(body=LARGE)
+    _, offset = parse_offset_message_id(sent.ext["msgId"])
+    await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)  # creates group and topic
+    _, _, port = wire.server.broker_address.rpartition(":")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    before = wire.broker.store.log.end
+    writer.write(b"".join(encode_frame(back(offset, number)) for number in range(60)))
+    assert (await wire.send(body=b"honest")).code == 0
+    assert (wire.broker.store.log.end - before) // len(LARGE) < 30
+    decoder, answers = FrameDecoder(), list[Command]()
+    while len(answers) < 60:
+        answers += decoder.feed(await reader.read(65536))
+    assert {answer.code for answer in answers} == {0}
+    assert (wire.broker.store.log.end - before) // len(LARGE) == 60
+    writer.close()
 
 
 @pytest.mark.spec("LIM-10", "SND-16")
-async def test_large_messages_are_rejected_while_the_flush_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_messages_are_rejected_while_the_flush_lags(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """They filled the page cache faster than the disk takes it, until the kernel made every append wait, 17 s long."""
-    async with wire() as w:
-        sent = await w.send(body=LARGE)
-        _, offset = parse_offset_message_id(sent.ext["msgId"])
-        lag = 0
-        monkeypatch.setattr(send, "unflushed_bytes", lambda store: lag)
+    sent = await wire.send(body=LARGE)
+    _, offset = parse_offset_message_id(sent.ext["msgId"])
+    lag = 0
+    monkeypatch.setattr(send, "unflushed_bytes", lambda store: lag)
 
-        async def codes() -> list[int]:
-            batch = await w.send_batch([BatchItem(bytes(10_000))] * 7)
-            answers = [await w.send(body=bytes(size)) for size in (100, 4096, 10_000, 70_000)]
-            returned = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)
-            return [answer.code for answer in (*answers, batch, returned)]
+    async def codes() -> list[int]:
+        batch = await wire.send_batch([BatchItem(bytes(10_000))] * 7)
+        answers = [await wire.send(body=bytes(size)) for size in (100, 4096, 10_000, 70_000)]
+        returned = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)
+        return [answer.code for answer in (*answers, batch, returned)]
 
-        busy = int(ResponseCode.SYSTEM_BUSY)
-        assert await codes() == [0] * 6
-        lag = send.UNFLUSHED_BYTES + 1
-        assert await codes() == [0, 0, 0, busy, busy, busy]
-        lag = 2 * send.UNFLUSHED_BYTES + 1
-        assert await codes() == [0, 0, busy, busy, busy, busy]
-        refused = await w.send(body=LARGE)
-        assert "not flushed" in (refused.remark or "") and str(lag) in (refused.remark or "")
-        lag = 0
-        assert await codes() == [0] * 6
+    busy = int(ResponseCode.SYSTEM_BUSY)
+    assert await codes() == [0] * 6
+    lag = send.UNFLUSHED_BYTES + 1
+    assert await codes() == [0, 0, 0, busy, busy, busy]
+    lag = 2 * send.UNFLUSHED_BYTES + 1
+    assert await codes() == [0, 0, busy, busy, busy, busy]
+    refused = await wire.send(body=LARGE)
+    assert "not flushed" in (refused.remark or "") and str(lag) in (refused.remark or "")
+    lag = 0
+    assert await codes() == [0] * 6
 
 
 @pytest.mark.spec("TX-07", "REM-12")
@@ -134,46 +132,43 @@ async def test_checks_stop_at_a_producer_whose_output_is_full() -> None:
 
 
 @pytest.mark.spec("LIM-10", "CA-15")
-async def test_relays_that_wait_hold_no_message() -> None:
+async def test_relays_that_wait_hold_no_message(wire: Wire) -> None:
     """309 reads its message only once it has a permit, and not for a consumer that does not read."""
-    async with wire() as w:
-        sent = await w.send(body=b"x")
-        group, member = (
-            Mock(),
-            Mock(spec=Connection, closed=False, output_full=True, attributes={}, remote_address="127.0.0.1:1"),
-        )
-        group.members = {member: Mock(client_id="c", version=407)}
-        w.broker.clients.consumers["G"] = group
-        who = {"consumerGroup": "G", "clientId": "c", "msgId": sent.ext["msgId"], "brokerName": "b"}
-        answer = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who)
-        assert answer.code == 1 and "does not read" in (answer.remark or "")
-        bodies: list[bytes] = []
+    sent = await wire.send(body=b"x")
+    group, member = (
+        Mock(),
+        Mock(spec=Connection, closed=False, output_full=True, attributes={}, remote_address="127.0.0.1:1"),
+    )
+    group.members = {member: Mock(client_id="c", version=407)}
+    wire.broker.clients.consumers["G"] = group
+    who = {"consumerGroup": "G", "clientId": "c", "msgId": sent.ext["msgId"], "brokerName": "b"}
+    answer = await wire.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who)
+    assert answer.code == 1 and "does not read" in (answer.remark or "")
+    bodies: list[bytes] = []
 
-        async def invoke(command: Command, timeout_ms: int, *, body: Any) -> Command:
-            assert command.body is None
-            bodies.append(body())
-            return Command(0)
+    async def invoke(command: Command, timeout_ms: int, *, body: Any) -> Command:
+        assert command.body is None
+        bodies.append(body())
+        return Command(0)
 
-        member.output_full, member.invoke = False, invoke
-        assert (await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who)).code == 0
-        assert struct.unpack_from(">i", bodies[0])[0] == len(bodies[0])
-        del w.broker.clients.consumers["G"]
+    member.output_full, member.invoke = False, invoke
+    assert (await wire.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who)).code == 0
+    assert struct.unpack_from(">i", bodies[0])[0] == len(bodies[0])
+    del wire.broker.clients.consumers["G"]
 
 
 @pytest.mark.spec("LIM-13")
-async def test_statistics_of_messages_sent_back_name_topics_only() -> None:
+async def test_statistics_of_messages_sent_back_name_topics_only(wire: Wire) -> None:
     """The topic comes from a property of the message, up to 32 KB of the sender's choice."""
-    async with wire() as w:
-        for name in ("T", "x" * 20_000):
-            sent = await w.send(properties={"RETRY_TOPIC": name})
-            _, offset = parse_offset_message_id(sent.ext["msgId"])
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)).code == 0
-        assert set(w.broker.stats.sets["SNDBCK_PUT_NUMS"].items) == {"T@G", "@G"}
+    for name in ("T", "x" * 20_000):
+        sent = await wire.send(properties={"RETRY_TOPIC": name})
+        _, offset = parse_offset_message_id(sent.ext["msgId"])
+        assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(offset).ext)).code == 0
+    assert set(wire.broker.stats.sets["SNDBCK_PUT_NUMS"].items) == {"T@G", "@G"}
 
 
-async def test_copy_of_an_absent_message_is_refused() -> None:
-    async with wire() as w:
-        await w.send()
-        assert record_at(w.broker.store, 1) is None
-        answer = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(1).ext)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+async def test_copy_of_an_absent_message_is_refused(wire: Wire) -> None:
+    await wire.send()
+    assert record_at(wire.broker.store, 1) is None
+    answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back(1).ext)
+    assert answer.code == ResponseCode.SYSTEM_ERROR

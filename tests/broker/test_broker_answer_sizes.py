@@ -63,45 +63,43 @@ def test_limit_of_answers_is_that_of_frames_but_never_below_the_default() -> Non
 
 
 @pytest.mark.spec("RT-05")
-async def test_statistics_of_all_groups_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        own = len(w.broker.groups.table)
-        fill(w, 20)
-        ask: dict[str, Any] = {"isOrder": False}
-        whole = ConsumeStatsList.decode((await w.call(Code.GET_BROKER_CONSUME_STATS, **ask)).body)
-        (one,) = await pages(w, Code.GET_BROKER_CONSUME_STATS, **ask)
-        assert one == whole
-        monkeypatch.setattr(progress, "PAGE_BYTES", 300)
-        some = await pages(w, Code.GET_BROKER_CONSUME_STATS, **ask)
-        assert len(some) > 3 and all(page.broker_addr == whole.broker_addr for page in some)
-        joined = [group for page in some for group in page.consume_stats_list]
-        assert joined == whole.consume_stats_list and len(joined) == own + 20
-        assert sum(page.total_diff for page in some) == whole.total_diff == -sum(range(20))
-        monkeypatch.setattr(progress, "PAGE_BYTES", 1 << 20)
-        monkeypatch.setattr(progress, "ENTRIES_MAX", 3)
-        assert (await w.call(Code.GET_BROKER_CONSUME_STATS, **ask)).code == 1
-        assert [
-            group for page in await pages(w, Code.GET_BROKER_CONSUME_STATS, **ask) for group in page.consume_stats_list
-        ] == joined
-        w.broker.topics.table["T"] = TopicConfig("T", 4, 4, 6)
-        alone = await w.call(Code.GET_BROKER_CONSUME_STATS, paged=True, startGroup="g7", **ask)
-        assert alone.code == 1 and "code 208" in (alone.remark or ""), "one group is more than a page holds"
-        gone = await w.call(Code.GET_BROKER_CONSUME_STATS, paged=True, startGroup="none", **ask)
-        assert gone.code == ResponseCode.SYSTEM_ERROR and "without startGroup" in (gone.remark or "")
+async def test_statistics_of_all_groups_come_in_pages(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = len(wire.broker.groups.table)
+    fill(wire, 20)
+    ask: dict[str, Any] = {"isOrder": False}
+    whole = ConsumeStatsList.decode((await wire.call(Code.GET_BROKER_CONSUME_STATS, **ask)).body)
+    (one,) = await pages(wire, Code.GET_BROKER_CONSUME_STATS, **ask)
+    assert one == whole
+    monkeypatch.setattr(progress, "PAGE_BYTES", 300)
+    some = await pages(wire, Code.GET_BROKER_CONSUME_STATS, **ask)
+    assert len(some) > 3 and all(page.broker_addr == whole.broker_addr for page in some)
+    joined = [group for page in some for group in page.consume_stats_list]
+    assert joined == whole.consume_stats_list and len(joined) == own + 20
+    assert sum(page.total_diff for page in some) == whole.total_diff == -sum(range(20))
+    monkeypatch.setattr(progress, "PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(progress, "ENTRIES_MAX", 3)
+    assert (await wire.call(Code.GET_BROKER_CONSUME_STATS, **ask)).code == 1
+    assert [
+        group for page in await pages(wire, Code.GET_BROKER_CONSUME_STATS, **ask) for group in page.consume_stats_list
+    ] == joined
+    wire.broker.topics.table["T"] = TopicConfig("T", 4, 4, 6)
+    alone = await wire.call(Code.GET_BROKER_CONSUME_STATS, paged=True, startGroup="g7", **ask)
+    assert alone.code == 1 and "code 208" in (alone.remark or ""), "one group is more than a page holds"
+    gone = await wire.call(Code.GET_BROKER_CONSUME_STATS, paged=True, startGroup="none", **ask)
+    assert gone.code == ResponseCode.SYSTEM_ERROR and "without startGroup" in (gone.remark or "")
 
 
-async def test_offset_table_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        assert await pages(w, Code.GET_ALL_CONSUMER_OFFSET) == [ConsumerOffsetTable({})]
-        fill(w, 20)
-        w.broker.offsets.set("U", "g3", 5, 7)
-        whole = ConsumerOffsetTable.decode((await w.call(Code.GET_ALL_CONSUMER_OFFSET)).body).offset_table
-        assert [page.offset_table for page in await pages(w, Code.GET_ALL_CONSUMER_OFFSET)] == [whole]
-        monkeypatch.setattr(offset_requests, "PAGE_BYTES", 40)
-        some = [page.offset_table for page in await pages(w, Code.GET_ALL_CONSUMER_OFFSET)]
-        assert len(some) > 3 and {name: queues for page in some for name, queues in page.items()} == whole
-        gone = await w.call(Code.GET_ALL_CONSUMER_OFFSET, paged=True, startGroup="none")
-        assert gone.code == ResponseCode.SYSTEM_ERROR
+async def test_offset_table_comes_in_pages(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await pages(wire, Code.GET_ALL_CONSUMER_OFFSET) == [ConsumerOffsetTable({})]
+    fill(wire, 20)
+    wire.broker.offsets.set("U", "g3", 5, 7)
+    whole = ConsumerOffsetTable.decode((await wire.call(Code.GET_ALL_CONSUMER_OFFSET)).body).offset_table
+    assert [page.offset_table for page in await pages(wire, Code.GET_ALL_CONSUMER_OFFSET)] == [whole]
+    monkeypatch.setattr(offset_requests, "PAGE_BYTES", 40)
+    some = [page.offset_table for page in await pages(wire, Code.GET_ALL_CONSUMER_OFFSET)]
+    assert len(some) > 3 and {name: queues for page in some for name, queues in page.items()} == whole
+    gone = await wire.call(Code.GET_ALL_CONSUMER_OFFSET, paged=True, startGroup="none")
+    assert gone.code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.spec("MS-04")

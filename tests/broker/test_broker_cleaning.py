@@ -204,13 +204,14 @@ def test_full_table_of_locks_gives_up_the_oldest_first() -> None:
     assert sorted(lock.client_id for lock in locks._by_age.values()) == ["c2", "c3", "h"]
 
 
-async def test_client_that_changes_its_id_takes_a_bounded_number_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
-    async with wire() as w:
-        for n in range(200):
-            assert (await w.heartbeat("G", "T", client_id=f"c{n}" + "x" * 200)).code == 0
-        assert (await w.send()).code == 0
-        lines = [r.getMessage() for r in caplog.records if "client id changed" in r.getMessage()]
-        assert 1 <= len(lines) <= 10 and all("suppressed=" in line for line in lines)
+async def test_client_that_changes_its_id_takes_a_bounded_number_of_log_lines(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(200):
+        assert (await wire.heartbeat("G", "T", client_id=f"c{n}" + "x" * 200)).code == 0
+    assert (await wire.send()).code == 0
+    lines = [r.getMessage() for r in caplog.records if "client id changed" in r.getMessage()]
+    assert 1 <= len(lines) <= 10 and all("suppressed=" in line for line in lines)
 
 
 async def test_background_work_goes_on_after_work_that_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -71,19 +71,18 @@ async def test_shared_client_id_is_reported_with_both_addresses(caplog: pytest.L
 
 
 @pytest.mark.spec("UX-10")
-async def test_client_that_connects_again_is_no_conflict(caplog: pytest.LogCaptureFixture) -> None:
-    async with wire() as w:
-        with caplog.at_level(logging.WARNING, "saturnmq.broker.state"):
-            for _ in range(3):  # the connection before stays open here
-                async with second(w) as other:
-                    await w.heartbeat("G", "T", client_id="before")
-                    await other.heartbeat("G", "T")
-                    await other.heartbeat("G", "T")
-                    async with second(w) as again:
-                        await again.heartbeat("G", "T")
-                        await again.heartbeat("G", "T")
-                        assert await answered(w) is None
-        assert not caplog.records
+async def test_client_that_connects_again_is_no_conflict(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "saturnmq.broker.state"):
+        for _ in range(3):  # the connection before stays open here
+            async with second(wire) as other:
+                await wire.heartbeat("G", "T", client_id="before")
+                await other.heartbeat("G", "T")
+                await other.heartbeat("G", "T")
+                async with second(wire) as again:
+                    await again.heartbeat("G", "T")
+                    await again.heartbeat("G", "T")
+                    assert await answered(wire) is None
+    assert not caplog.records
 
 
 @pytest.mark.spec("UX-10")

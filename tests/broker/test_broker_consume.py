@@ -33,47 +33,44 @@ from saturnmq.store import GetResult, GetStatus, StoreProfile, StoreSettings
 
 
 @pytest.mark.spec("BP-04", "BP-05")
-async def test_pull_returns_records_and_next_offset() -> None:
-    async with wire() as w:
-        for n in range(40):
-            await w.send(body=b"%d" % n)
-        answer = await w.pull()
-        assert (answer.code, answer.remark) == (0, "FOUND")
-        assert answer.ext == {
-            "suggestWhichBrokerId": "0", "nextBeginOffset": "32", "minOffset": "0", "maxOffset": "40",
-        }  # fmt: skip
-        assert [m.body for m in decode_records(answer.body or b"")] == [b"%d" % n for n in range(32)]
+async def test_pull_returns_records_and_next_offset(wire: Wire) -> None:
+    for n in range(40):
+        await wire.send(body=b"%d" % n)
+    answer = await wire.pull()
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    assert answer.ext == {
+        "suggestWhichBrokerId": "0", "nextBeginOffset": "32", "minOffset": "0", "maxOffset": "40",
+    }  # fmt: skip
+    assert [m.body for m in decode_records(answer.body or b"")] == [b"%d" % n for n in range(32)]
 
 
 @pytest.mark.spec("BP-04", "SPP-11")
-async def test_pull_with_bulk_bytes_returns_more_messages() -> None:
-    async with wire() as w:
-        for n in range(100):
-            await w.send(body=b"%d" % n * 1000)
-        assert (await w.pull(maxMsgNums=90)).ext["nextBeginOffset"] == "32"  # as Apache RocketMQ
-        answer = await w.pull(maxMsgNums=90, bulkBytes=1_000_000)
-        assert [m.queue_offset for m in decode_records(answer.body or b"")] == list(range(90))
-        assert answer.ext["nextBeginOffset"] == "90"
-        few = await w.pull(maxMsgNums=90, offset=20, bulkBytes=1)  # bulkBytes never lowers the limit
-        assert few.ext["nextBeginOffset"] == "100"
-        assert (await w.pull(maxMsgNums=90, bulkBytes=-5)).ext["nextBeginOffset"] == "32"
+async def test_pull_with_bulk_bytes_returns_more_messages(wire: Wire) -> None:
+    for n in range(100):
+        await wire.send(body=b"%d" % n * 1000)
+    assert (await wire.pull(maxMsgNums=90)).ext["nextBeginOffset"] == "32"  # as Apache RocketMQ
+    answer = await wire.pull(maxMsgNums=90, bulkBytes=1_000_000)
+    assert [m.queue_offset for m in decode_records(answer.body or b"")] == list(range(90))
+    assert answer.ext["nextBeginOffset"] == "90"
+    few = await wire.pull(maxMsgNums=90, offset=20, bulkBytes=1)  # bulkBytes never lowers the limit
+    assert few.ext["nextBeginOffset"] == "100"
+    assert (await wire.pull(maxMsgNums=90, bulkBytes=-5)).ext["nextBeginOffset"] == "32"
 
 
 @pytest.mark.spec("BP-02", "BP-05")
-async def test_pull_outside_queue_returns_apache_codes() -> None:
-    async with wire() as w:
-        await w.send()
-        for offset, code, status, following in (
-            (1, 19, "OFFSET_OVERFLOW_ONE", "1"),
-            (2, 21, "OFFSET_OVERFLOW_BADLY", "1"),
-            (-1, 21, "OFFSET_TOO_SMALL", "0"),
-        ):
-            answer = await w.pull(offset=offset)
-            assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, following)
-        empty = await w.pull(queue=1)
-        assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
-        moved = await w.pull(queue=1, offset=7)
-        assert moved.code == 21 and empty.ext["nextBeginOffset"] == moved.ext["nextBeginOffset"] == "0"
+async def test_pull_outside_queue_returns_apache_codes(wire: Wire) -> None:
+    await wire.send()
+    for offset, code, status, following in (
+        (1, 19, "OFFSET_OVERFLOW_ONE", "1"),
+        (2, 21, "OFFSET_OVERFLOW_BADLY", "1"),
+        (-1, 21, "OFFSET_TOO_SMALL", "0"),
+    ):
+        answer = await wire.pull(offset=offset)
+        assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, following)
+    empty = await wire.pull(queue=1)
+    assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+    moved = await wire.pull(queue=1, offset=7)
+    assert moved.code == 21 and empty.ext["nextBeginOffset"] == moved.ext["nextBeginOffset"] == "0"
 
 
 @pytest.mark.spec("BP-05")
@@ -94,15 +91,14 @@ async def test_pull_outside_queue_returns_apache_codes() -> None:
     ],
 )
 async def test_pull_maps_get_status_to_code_and_remark(
-    monkeypatch: pytest.MonkeyPatch, status: str, offset: int, code: int
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, status: str, offset: int, code: int
 ) -> None:
-    async with wire() as w:
-        await w.send()
-        found = w.broker.store.get("T", 0, 0, 1).buffers if status == "FOUND" else []
-        result = GetResult(GetStatus(status), next_offset=7, min_offset=1, max_offset=9, buffers=found)
-        monkeypatch.setattr(w.broker.store, "get", lambda *_, **__: result)
-        answer = await w.pull(offset=offset)
-        assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, "7")
+    await wire.send()
+    found = wire.broker.store.get("T", 0, 0, 1).buffers if status == "FOUND" else []
+    result = GetResult(GetStatus(status), next_offset=7, min_offset=1, max_offset=9, buffers=found)
+    monkeypatch.setattr(wire.broker.store, "get", lambda *_, **__: result)
+    answer = await wire.pull(offset=offset)
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (code, status, "7")
 
 
 @pytest.mark.spec("BP-01")
@@ -152,58 +148,53 @@ async def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
 
 
 @pytest.mark.spec("BP-03", "CQ-02")
-async def test_pull_filters_by_tag_hash_and_advances() -> None:
-    async with wire() as w:
-        for tag in ("a", "b", "a", "c"):
-            await w.send(body=tag.encode(), properties={"TAGS": tag})
-        answer = await w.pull(subscription="a || c")
-        assert [m.body for m in decode_records(answer.body or b"")] == [b"a", b"a", b"c"]
-        none = await w.pull(subscription="z")
-        assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "4")
+async def test_pull_filters_by_tag_hash_and_advances(wire: Wire) -> None:
+    for tag in ("a", "b", "a", "c"):
+        await wire.send(body=tag.encode(), properties={"TAGS": tag})
+    answer = await wire.pull(subscription="a || c")
+    assert [m.body for m in decode_records(answer.body or b"")] == [b"a", b"a", b"c"]
+    none = await wire.pull(subscription="z")
+    assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "4")
 
 
 @pytest.mark.spec("LP-01", "LP-03", "LP-04")
-async def test_parked_pull_is_answered_by_next_matching_message() -> None:
-    async with wire() as w:
-        await w.send(queue=1)
-        held = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="wanted"))
-        while not w.broker.long_polling.count:
-            await asyncio.sleep(0)
-        await w.send(properties={"TAGS": "other"})
-        assert not held.done() and w.broker.long_polling.count == 1
-        await w.send(body=b"mine", properties={"TAGS": "wanted"})
-        answer = await held
-        assert [m.body for m in decode_records(answer.body or b"")] == [b"mine"]
-        assert w.broker.long_polling.count == 0
+async def test_parked_pull_is_answered_by_next_matching_message(wire: Wire) -> None:
+    await wire.send(queue=1)
+    held = asyncio.create_task(wire.pull(suspend_ms=20_000, subscription="wanted"))
+    while not wire.broker.long_polling.count:
+        await asyncio.sleep(0)
+    await wire.send(properties={"TAGS": "other"})
+    assert not held.done() and wire.broker.long_polling.count == 1
+    await wire.send(body=b"mine", properties={"TAGS": "wanted"})
+    answer = await held
+    assert [m.body for m in decode_records(answer.body or b"")] == [b"mine"]
+    assert wire.broker.long_polling.count == 0
 
 
 @pytest.mark.spec("LP-01")
-async def test_pull_without_suspend_flag_or_timeout_returns_at_once() -> None:
-    async with wire() as w:
-        await w.send()
-        for fields in ({"sysFlag": 4, "suspendTimeoutMillis": 60_000}, {"sysFlag": 6, "suspendTimeoutMillis": 0}):
-            answer = await w.pull(offset=1, **fields)
-            assert (answer.code, answer.remark) == (19, "OFFSET_OVERFLOW_ONE")
-        badly = await w.pull(offset=2, sysFlag=6, suspendTimeoutMillis=60_000)
-        assert badly.code == 21, "only code 19 waits"
+async def test_pull_without_suspend_flag_or_timeout_returns_at_once(wire: Wire) -> None:
+    await wire.send()
+    for fields in ({"sysFlag": 4, "suspendTimeoutMillis": 60_000}, {"sysFlag": 6, "suspendTimeoutMillis": 0}):
+        answer = await wire.pull(offset=1, **fields)
+        assert (answer.code, answer.remark) == (19, "OFFSET_OVERFLOW_ONE")
+    badly = await wire.pull(offset=2, sysFlag=6, suspendTimeoutMillis=60_000)
+    assert badly.code == 21, "only code 19 waits"
 
 
 @pytest.mark.spec("BP-07")
-async def test_pull_commits_offset_only_with_commit_flag() -> None:
-    async with wire() as w:
-        await w.send()
-        await w.pull(sysFlag=4, commitOffset=1)
-        assert w.broker.offsets.get("T", "G", 0) is None
-        await w.pull(sysFlag=5, commitOffset=1)
-        assert w.broker.offsets.get("T", "G", 0) == 1
+async def test_pull_commits_offset_only_with_commit_flag(wire: Wire) -> None:
+    await wire.send()
+    await wire.pull(sysFlag=4, commitOffset=1)
+    assert wire.broker.offsets.get("T", "G", 0) is None
+    await wire.pull(sysFlag=5, commitOffset=1)
+    assert wire.broker.offsets.get("T", "G", 0) == 1
 
 
 @pytest.mark.spec("LP-01", "LP-02", "LP-04")
-async def test_parked_pull_times_out_with_not_found() -> None:
-    async with wire() as w:
-        await w.send(queue=1)
-        answer = await w.pull(suspend_ms=50)
-        assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+async def test_parked_pull_times_out_with_not_found(wire: Wire) -> None:
+    await wire.send(queue=1)
+    answer = await wire.pull(suspend_ms=50)
+    assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
 
 
 @pytest.mark.spec("RP-04")
@@ -225,37 +216,35 @@ async def test_slave_scans_parked_pulls_every_five_seconds(monkeypatch: pytest.M
 
 
 @pytest.mark.spec("LP-02", "HB-06")
-async def test_closed_connection_drops_its_parked_pulls() -> None:
-    async with wire() as w:
-        await w.send(queue=1)
-        held = asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000))
-        while not w.broker.long_polling.count:
-            await asyncio.sleep(0)
-        await w.client.close()
-        await asyncio.gather(held, return_exceptions=True)
-        while w.broker.long_polling.count:
-            await asyncio.sleep(0)
-        assert w.broker.long_polling.count == 0
+async def test_closed_connection_drops_its_parked_pulls(wire: Wire) -> None:
+    await wire.send(queue=1)
+    held = asyncio.create_task(wire.pull(suspend_ms=60_000, timeout_ms=60_000))
+    while not wire.broker.long_polling.count:
+        await asyncio.sleep(0)
+    await wire.client.close()
+    await asyncio.gather(held, return_exceptions=True)
+    while wire.broker.long_polling.count:
+        await asyncio.sleep(0)
+    assert wire.broker.long_polling.count == 0
 
 
 @pytest.mark.spec("REM-28", "ADM-10")
-async def test_fast_port_serves_all_codes_except_pull() -> None:
-    async with wire() as w:
-        fast = w.broker._fast
-        sockets = fast._server.sockets  # type: ignore[union-attr]
-        address = "{}:{}".format(*sockets[0].getsockname())
-        assert address != w.server.broker_address
-        command_of = w.client.invoke
-        from saturnmq.protocol.frames.command import Command
+async def test_fast_port_serves_all_codes_except_pull(wire: Wire) -> None:
+    fast = wire.broker._fast
+    sockets = fast._server.sockets  # type: ignore[union-attr]
+    address = "{}:{}".format(*sockets[0].getsockname())
+    assert address != wire.server.broker_address
+    command_of = wire.client.invoke
+    from saturnmq.protocol.frames.command import Command
 
-        assert (await command_of(address, Command(RequestCode.GET_BROKER_CONFIG), 1000)).code == 0
-        info = await command_of(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), 1000)
-        stats = await command_of(address, Command(RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "TBW102"}), 1000)
-        deleted = await command_of(address, Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext={"groupName": "G"}), 1000)
-        assert (info.code, stats.code, deleted.code) == (0, 0, 0), "consoles ask and change through this port"
-        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
-            refused = await command_of(address, Command(code), 1000)
-            assert (refused.code, refused.remark) == (3, f" request type {code} not supported")
+    assert (await command_of(address, Command(RequestCode.GET_BROKER_CONFIG), 1000)).code == 0
+    info = await command_of(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), 1000)
+    stats = await command_of(address, Command(RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": "TBW102"}), 1000)
+    deleted = await command_of(address, Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext={"groupName": "G"}), 1000)
+    assert (info.code, stats.code, deleted.code) == (0, 0, 0), "consoles ask and change through this port"
+    for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+        refused = await command_of(address, Command(code), 1000)
+        assert (refused.code, refused.remark) == (3, f" request type {code} not supported")
 
 
 @pytest.mark.spec("REM-28")
@@ -284,72 +273,67 @@ def test_main_port_is_10911_and_fast_port_two_below(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.spec("REM-10", "REM-12")
-async def test_unknown_request_code_is_answered_with_code_3() -> None:
-    async with wire() as w:
-        for code in (13, 301, 4711):
-            answer = await w.call(code)
-            assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+async def test_unknown_request_code_is_answered_with_code_3(wire: Wire) -> None:
+    for code in (13, 301, 4711):
+        answer = await wire.call(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
 @pytest.mark.spec("HB-03", "HB-04", "RB-08")
-async def test_heartbeat_registers_clients_group_and_retry_topic() -> None:
-    async with wire() as w:
-        answer = await w.heartbeat("G", "T")
-        assert (answer.code, answer.body, answer.version) == (0, None, 407)
-        assert w.broker.groups.table["G"].retry_max_times == 16
-        retry = w.broker.topics.table["%RETRY%G"]
-        assert (retry.read_queue_nums, retry.perm) == (1, 6)
-        listed = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
-        assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
-        assert "producers" in w.broker.clients.producers
-        notified = await w.pushed.get()
-        assert (notified.code, notified.ext, notified.is_oneway) == (40, {"consumerGroup": "G"}, True)
-        assert (await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")).code == 1
+async def test_heartbeat_registers_clients_group_and_retry_topic(wire: Wire) -> None:
+    answer = await wire.heartbeat("G", "T")
+    assert (answer.code, answer.body, answer.version) == (0, None, 407)
+    assert wire.broker.groups.table["G"].retry_max_times == 16
+    retry = wire.broker.topics.table["%RETRY%G"]
+    assert (retry.read_queue_nums, retry.perm) == (1, 6)
+    listed = await wire.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+    assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
+    assert "producers" in wire.broker.clients.producers
+    notified = await wire.pushed.get()
+    assert (notified.code, notified.ext, notified.is_oneway) == (40, {"consumerGroup": "G"}, True)
+    assert (await wire.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")).code == 1
 
 
 @pytest.mark.spec("HB-04", "RB-08")
 @pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
-async def test_retry_topic_has_retry_queue_nums_in_both_models(model: str) -> None:
-    async with wire() as w:
-        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
-        await w.heartbeat("G", "T", message_model=model)
-        retry = w.broker.topics.table["%RETRY%G"]
-        assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (3, 3, 6)
+async def test_retry_topic_has_retry_queue_nums_in_both_models(wire: Wire, model: str) -> None:
+    wire.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
+    await wire.heartbeat("G", "T", message_model=model)
+    retry = wire.broker.topics.table["%RETRY%G"]
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (3, 3, 6)
 
 
 @pytest.mark.spec("HB-04", "HB-07", "RB-07")
-async def test_members_are_notified_of_membership_and_topic_changes() -> None:
-    async with wire() as w:
-        await w.heartbeat("G", "T")
-        await w.pushed.get()
-        other = Wire(w.server)
-        await other.heartbeat("G", "T", client_id="c2")
-        assert (await w.pushed.get()).code == 40
-        await other.call(RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="G", producerGroup="producers")
-        assert (await w.pushed.get()).code == 40
-        await other.heartbeat("G", "T", client_id="c2")
-        await w.pushed.get()
-        await other.client.close()
-        assert (await w.pushed.get()).code == 40
-        listed = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
-        assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
-        await w.heartbeat("G", "T")
-        assert w.pushed.empty()
-        await w.heartbeat("G", "T", "U")
-        assert (await w.pushed.get()).ext == {"consumerGroup": "G"}, "another topic"
+async def test_members_are_notified_of_membership_and_topic_changes(wire: Wire) -> None:
+    await wire.heartbeat("G", "T")
+    await wire.pushed.get()
+    other = Wire(wire.server)
+    await other.heartbeat("G", "T", client_id="c2")
+    assert (await wire.pushed.get()).code == 40
+    await other.call(RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="G", producerGroup="producers")
+    assert (await wire.pushed.get()).code == 40
+    await other.heartbeat("G", "T", client_id="c2")
+    await wire.pushed.get()
+    await other.client.close()
+    assert (await wire.pushed.get()).code == 40
+    listed = await wire.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+    assert ConsumerIdList.decode(listed.body).consumer_id_list == ["c1"]
+    await wire.heartbeat("G", "T")
+    assert wire.pushed.empty()
+    await wire.heartbeat("G", "T", "U")
+    assert (await wire.pushed.get()).ext == {"consumerGroup": "G"}, "another topic"
 
 
 @pytest.mark.spec("HB-07")
-async def test_unregister_leaves_only_named_groups() -> None:
-    async with wire() as w:
-        clients = w.broker.clients
-        await w.heartbeat("G", "T")
-        gone = {"clientID": "c1", "producerGroup": "producers"}
-        assert (await w.call(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
-        assert clients.producers == {} and list(clients.consumers) == ["G"]
-        await w.heartbeat("G", "T")
-        assert (await w.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")).code == 0
-        assert list(clients.producers) == ["producers"] and clients.consumers == {}
+async def test_unregister_leaves_only_named_groups(wire: Wire) -> None:
+    clients = wire.broker.clients
+    await wire.heartbeat("G", "T")
+    gone = {"clientID": "c1", "producerGroup": "producers"}
+    assert (await wire.call(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+    assert clients.producers == {} and list(clients.consumers) == ["G"]
+    await wire.heartbeat("G", "T")
+    assert (await wire.call(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="G")).code == 0
+    assert list(clients.producers) == ["producers"] and clients.consumers == {}
 
 
 @pytest.mark.spec("HB-05", "RB-07")
@@ -379,22 +363,21 @@ def test_subscription_update_rules() -> None:
 
 
 @pytest.mark.spec("HB-06", "RB-07")
-async def test_silent_client_is_removed_and_disconnected() -> None:
-    async with wire() as w:
-        await w.heartbeat("G", "T")
-        real = w.broker._clock_ms
-        w.broker._clock_ms = lambda: real() + 119_000
-        w.broker.expire_clients()
-        assert "G" in w.broker.clients.consumers
-        (info,) = w.broker.clients.consumers["G"].members.values()
-        at_limit = w.broker.clients.expired(info.heartbeat_ms + 120_000, 120_000)
-        assert Slices().run(at_limit) == set()
-        w.broker._clock_ms = lambda: real() + 121_000
-        w.broker.expire_clients()
-        assert w.broker.clients.consumers == {} and w.broker.clients.producers == {}
-        while w.client.connections:
-            await asyncio.sleep(0)
-        assert (BrokerSettings().client_scan_ms, BrokerSettings().client_expiry_ms) == (10_000, 120_000)
+async def test_silent_client_is_removed_and_disconnected(wire: Wire) -> None:
+    await wire.heartbeat("G", "T")
+    real = wire.broker._clock_ms
+    wire.broker._clock_ms = lambda: real() + 119_000
+    wire.broker.expire_clients()
+    assert "G" in wire.broker.clients.consumers
+    (info,) = wire.broker.clients.consumers["G"].members.values()
+    at_limit = wire.broker.clients.expired(info.heartbeat_ms + 120_000, 120_000)
+    assert Slices().run(at_limit) == set()
+    wire.broker._clock_ms = lambda: real() + 121_000
+    wire.broker.expire_clients()
+    assert wire.broker.clients.consumers == {} and wire.broker.clients.producers == {}
+    while wire.client.connections:
+        await asyncio.sleep(0)
+    assert (BrokerSettings().client_scan_ms, BrokerSettings().client_expiry_ms) == (10_000, 120_000)
 
 
 @pytest.mark.spec("OF-04", "OF-05", "BP-07")
@@ -444,62 +427,58 @@ def test_offset_decrease_is_accepted_and_logged(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.spec("OF-04")
-async def test_group_without_offset_starts_at_0_while_first_is_in_memory() -> None:
-    async with wire() as w:
-        ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        await w.send(queue=1)
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0", "an empty queue"
-        await w.send()
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
-        store = w.broker.store
-        memory_bytes, store.memory_bytes = store.memory_bytes, 0
-        old = await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)
-        assert old.code == 22 and "maybe this group consumer boot first" in (old.remark or "")
-        store.memory_bytes = memory_bytes
-        store.min_offset = lambda topic, queue_id: 1  # type: ignore[method-assign]
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22, "the first one is deleted"
-        await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
+async def test_group_without_offset_starts_at_0_while_first_is_in_memory(wire: Wire) -> None:
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    await wire.send(queue=1)
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0", "an empty queue"
+    await wire.send()
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
+    store = wire.broker.store
+    memory_bytes, store.memory_bytes = store.memory_bytes, 0
+    old = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)
+    assert old.code == 22 and "maybe this group consumer boot first" in (old.remark or "")
+    store.memory_bytes = memory_bytes
+    store.min_offset = lambda topic, queue_id: 1  # type: ignore[method-assign]
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22, "the first one is deleted"
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
 
 
-async def test_negative_committed_offset_counts_as_none() -> None:
-    async with wire() as w:
-        await w.send()
-        ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=-1, **ask)).code == 0
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
-        w.broker.store.memory_bytes = 0  # the first message counts as on disk only
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22
+async def test_negative_committed_offset_counts_as_none(wire: Wire) -> None:
+    await wire.send()
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=-1, **ask)).code == 0
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "0"
+    wire.broker.store.memory_bytes = 0  # the first message counts as on disk only
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22
 
 
 @pytest.mark.parametrize("closed", [{"write_queue_nums": 1}, {"perm": 4}])
-async def test_queues_closed_for_writes_accept_commits(closed: dict[str, int]) -> None:
-    async with wire() as w:
-        await w.send(queue=3)
-        topics = w.broker.topics
-        topics.table["T"] = dataclasses.replace(topics.table["T"], **closed)
-        ask = {"consumerGroup": "G", "topic": "T", "queueId": 3}
-        assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)).code == 0
-        assert (await w.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
+async def test_queues_closed_for_writes_accept_commits(wire: Wire, closed: dict[str, int]) -> None:
+    await wire.send(queue=3)
+    topics = wire.broker.topics
+    topics.table["T"] = dataclasses.replace(topics.table["T"], **closed)
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": 3}
+    assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **ask)).code == 0
+    assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).ext["offset"] == "1"
 
 
 @pytest.mark.spec("CQ-06", "CQ-11", "OF-05")
-async def test_queue_offsets_by_bound_and_time() -> None:
-    async with wire() as w:
-        times = []
-        for _ in range(5):
-            await w.send()
-            times.append((await w.messages(offset=len(times)))[0].store_timestamp_ms)
-        where = {"topic": "T", "queueId": 0}
-        assert (await w.call(RequestCode.GET_MAX_OFFSET, **where)).ext["offset"] == "5"
-        assert (await w.call(RequestCode.GET_MIN_OFFSET, **where)).ext["offset"] == "0"
-        first = await w.call(RequestCode.GET_EARLIEST_MSG_STORETIME, **where)
-        assert first.ext["timestamp"] == str(times[0])
-        for at, offset in ((0, 0), (times[-1] + 10_000, 4)):
-            found = await w.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=at, **where)
-            assert found.ext["offset"] == str(offset)
-        nowhere = await w.call(RequestCode.GET_EARLIEST_MSG_STORETIME, topic="none", queueId=0)
-        assert nowhere.ext["timestamp"] == "-1"
+async def test_queue_offsets_by_bound_and_time(wire: Wire) -> None:
+    times = []
+    for _ in range(5):
+        await wire.send()
+        times.append((await wire.messages(offset=len(times)))[0].store_timestamp_ms)
+    where = {"topic": "T", "queueId": 0}
+    assert (await wire.call(RequestCode.GET_MAX_OFFSET, **where)).ext["offset"] == "5"
+    assert (await wire.call(RequestCode.GET_MIN_OFFSET, **where)).ext["offset"] == "0"
+    first = await wire.call(RequestCode.GET_EARLIEST_MSG_STORETIME, **where)
+    assert first.ext["timestamp"] == str(times[0])
+    for at, offset in ((0, 0), (times[-1] + 10_000, 4)):
+        found = await wire.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=at, **where)
+        assert found.ext["offset"] == str(offset)
+    nowhere = await wire.call(RequestCode.GET_EARLIEST_MSG_STORETIME, topic="none", queueId=0)
+    assert nowhere.ext["timestamp"] == "-1"
 
 
 @pytest.mark.spec("OR-09")
@@ -518,19 +497,18 @@ def test_queue_lock_is_owned_renewed_released_and_expires() -> None:
 
 
 @pytest.mark.spec("OR-09")
-async def test_queue_locks_over_the_wire() -> None:
-    async with wire() as w:
-        assert (await w.send()).code == 0
-        queue = MessageQueue("T", "broker-a", 0)
+async def test_queue_locks_over_the_wire(wire: Wire) -> None:
+    assert (await wire.send()).code == 0
+    queue = MessageQueue("T", "broker-a", 0)
 
-        async def lock(client: str) -> list[MessageQueue]:
-            body = LockBatchRequest("G", client, [queue]).encode()
-            return LockBatchResponse.decode((await w.call(RequestCode.LOCK_BATCH_MQ, body)).body).lock_ok_mq_set
+    async def lock(client: str) -> list[MessageQueue]:
+        body = LockBatchRequest("G", client, [queue]).encode()
+        return LockBatchResponse.decode((await wire.call(RequestCode.LOCK_BATCH_MQ, body)).body).lock_ok_mq_set
 
-        assert await lock("c1") == [queue]
-        assert await lock("c2") == []
-        await w.call(RequestCode.UNLOCK_BATCH_MQ, LockBatchRequest("G", "c1", [queue]).encode())
-        assert await lock("c2") == [queue]
+    assert await lock("c1") == [queue]
+    assert await lock("c2") == []
+    await wire.call(RequestCode.UNLOCK_BATCH_MQ, LockBatchRequest("G", "c1", [queue]).encode())
+    assert await lock("c2") == [queue]
 
 
 @pytest.mark.spec("RTY-02", "RTY-03", "RTY-04", "RTY-06", "OPS-14")
@@ -566,25 +544,23 @@ async def test_message_sent_back_goes_to_retry_topic_then_dlq() -> None:
 
 
 @pytest.mark.spec("HB-08", "REM-12")
-async def test_heartbeat_is_answered_while_pulls_are_parked() -> None:
+async def test_heartbeat_is_answered_while_pulls_are_parked(wire: Wire) -> None:
     """Heartbeats never queue: there is one event loop, and no handler blocks it."""
-    async with wire() as w:
-        await w.send(queue=1)
-        held = [asyncio.create_task(w.pull(suspend_ms=60_000, timeout_ms=60_000)) for _ in range(100)]
-        while w.broker.long_polling.count < 100:
-            await asyncio.sleep(0)
-        answer = await w.heartbeat("G", "T")
-        assert answer.code == 0 and not any(task.done() for task in held)
-        await w.send()
-        assert {task.code for task in await asyncio.gather(*held)} == {0}
+    await wire.send(queue=1)
+    held = [asyncio.create_task(wire.pull(suspend_ms=60_000, timeout_ms=60_000)) for _ in range(100)]
+    while wire.broker.long_polling.count < 100:
+        await asyncio.sleep(0)
+    answer = await wire.heartbeat("G", "T")
+    assert answer.code == 0 and not any(task.done() for task in held)
+    await wire.send()
+    assert {task.code for task in await asyncio.gather(*held)} == {0}
 
 
 @pytest.mark.spec("REM-11", "HB-03")
-async def test_junk_heartbeat_is_answered_with_error() -> None:
-    async with wire() as w:
-        for body in (b"", b"\xff\x00", b"[]", b'{"clientID":5,"consumerDataSet":7}'):
-            assert (await w.call(RequestCode.HEART_BEAT, body)).code == 1
-        client = RemotingClient(settings=NetSettings())
-        assert (await w.heartbeat("../evil", "T")).code == 1
-        assert len(w.client.connections) == 1
-        await client.close()
+async def test_junk_heartbeat_is_answered_with_error(wire: Wire) -> None:
+    for body in (b"", b"\xff\x00", b"[]", b'{"clientID":5,"consumerDataSet":7}'):
+        assert (await wire.call(RequestCode.HEART_BEAT, body)).code == 1
+    client = RemotingClient(settings=NetSettings())
+    assert (await wire.heartbeat("../evil", "T")).code == 1
+    assert len(wire.client.connections) == 1
+    await client.close()

@@ -9,7 +9,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from wire import run, wire
+from wire import Wire, run, wire
 
 import saturnmq
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -43,10 +43,9 @@ def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
 
 @pytest.mark.spec("SEC-02", "PRC-08")
 @pytest.mark.parametrize("code", [RequestCode.REGISTER_FILTER_SERVER, RequestCode.REGISTER_MESSAGE_FILTER_CLASS])
-async def test_there_are_no_filter_servers(code: int) -> None:
-    async with wire() as w:
-        answer = await w.call(code, b"x", filterServerAddr="127.0.0.1:1")
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+async def test_there_are_no_filter_servers(wire: Wire, code: int) -> None:
+    answer = await wire.call(code, b"x", filterServerAddr="127.0.0.1:1")
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 @pytest.mark.spec("SEC-02")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from protected import ACCOUNTS, ADMIN, USER, protected, refused, v1, v2
-from wire import wire
+from wire import Wire
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -53,7 +53,6 @@ async def test_administrators_read_accounts_without_secret_keys(tmp_path: Path, 
 
 
 @pytest.mark.spec("SEC-04")
-async def test_a_broker_without_access_control_has_no_accounts_to_read() -> None:
-    async with wire() as w:
-        for code in CODES[:2]:
-            assert (await w.call(code)).code == 1
+async def test_a_broker_without_access_control_has_no_accounts_to_read(wire: Wire) -> None:
+    for code in CODES[:2]:
+        assert (await wire.call(code)).code == 1

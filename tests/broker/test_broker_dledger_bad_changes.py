@@ -6,11 +6,10 @@ Requirements: SEC-18, DL-B13, DL-X18, DL-X21.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import ledger_group
+from brokergroup import LedgerGroup
 from test_broker_dledger_entries import append, record
 
 from saturnmq.protocol.bodies import DataVersion
@@ -59,44 +58,44 @@ BAD_CHANGES: dict[str, bytes] = {
 
 
 @pytest.mark.spec("SEC-18", "DL-B13", "DL-X18")
-async def test_bad_committed_changes_of_tables_stop_no_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"0")
-        leader = await group.master()
-        for name, bad in BAD_CHANGES.items():  # as a leader that checks nothing would
-            body = record(topic=CHANGES_TOPIC, body=bad, sys_flag=SysFlag.ROLLBACK)
-            answer = await group.member(group.name_of(leader)).append([body])
-            assert answer.code == Code.SUCCESS, name
-        await group.send(b"1")
-        await group.same("T", 0, [b"0", b"1"])
-        for name in list(group.names):
-            await group.stop(name)
-        for name in group.names:  # also when the entries are read at a start
-            await group.start(name)
-        await group.send(b"2", topic="New")
-        await group.same("New", 0, [b"2"])
-        tables = {name: set(broker.topics.table) for name, broker in group.brokers.items()}
-        assert all("New" in table and "SCHEDULE_TOPIC_XXXX" in table for table in tables.values())
-        assert not any("../../x" in table or "\ud800" in table for table in tables.values())
-        assert not any("not saved" in text or "refused to report" in text for text in caplog.messages)
+async def test_bad_committed_changes_of_tables_stop_no_member(
+    ledger_group: LedgerGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ledger_group.send(b"0")
+    leader = await ledger_group.master()
+    for name, bad in BAD_CHANGES.items():  # as a leader that checks nothing would
+        body = record(topic=CHANGES_TOPIC, body=bad, sys_flag=SysFlag.ROLLBACK)
+        answer = await ledger_group.member(ledger_group.name_of(leader)).append([body])
+        assert answer.code == Code.SUCCESS, name
+    await ledger_group.send(b"1")
+    await ledger_group.same("T", 0, [b"0", b"1"])
+    for name in list(ledger_group.names):
+        await ledger_group.stop(name)
+    for name in ledger_group.names:  # also when the entries are read at a start
+        await ledger_group.start(name)
+    await ledger_group.send(b"2", topic="New")
+    await ledger_group.same("New", 0, [b"2"])
+    tables = {name: set(broker.topics.table) for name, broker in ledger_group.brokers.items()}
+    assert all("New" in table and "SCHEDULE_TOPIC_XXXX" in table for table in tables.values())
+    assert not any("../../x" in table or "\ud800" in table for table in tables.values())
+    assert not any("not saved" in text or "refused to report" in text for text in caplog.messages)
 
 
 @pytest.mark.spec("SEC-18", "DL-X18", "DL-X21")
-async def test_clients_cannot_write_entries_that_change_members_or_tables(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"0")
-        leader = await group.master()
-        await group.send(b"no configuration", topic=MEMBERS_TOPIC)
-        before = group.member(group.name_of(leader)).status()
-        rolled_back = int(SysFlag.ROLLBACK)
-        for forged in (
-            record(topic=MEMBERS_TOPIC, body=MEMBERS, prepared_transaction_offset=MARK),
-            record(topic=MEMBERS_TOPIC, body=MEMBERS, prepared_transaction_offset=MARK, sys_flag=rolled_back),
-            record(topic=CHANGES_TOPIC, body=change(), sys_flag=rolled_back),
-            record(topic=CHANGES_TOPIC, body=change()),
-        ):
-            assert (await append(group, leader, forged)).code == Code.UNEXPECTED_ARGUMENT
-        refused = await group.send_to(leader, change(), topic=CHANGES_TOPIC, f=rolled_back)
-        assert "illegal characters" in (refused.remark or "")
-        after = group.member(group.name_of(leader)).status()
-        assert after.end_index == before.end_index and after.configuration.index == -1
+async def test_clients_cannot_write_entries_that_change_members_or_tables(ledger_group: LedgerGroup) -> None:
+    await ledger_group.send(b"0")
+    leader = await ledger_group.master()
+    await ledger_group.send(b"no configuration", topic=MEMBERS_TOPIC)
+    before = ledger_group.member(ledger_group.name_of(leader)).status()
+    rolled_back = int(SysFlag.ROLLBACK)
+    for forged in (
+        record(topic=MEMBERS_TOPIC, body=MEMBERS, prepared_transaction_offset=MARK),
+        record(topic=MEMBERS_TOPIC, body=MEMBERS, prepared_transaction_offset=MARK, sys_flag=rolled_back),
+        record(topic=CHANGES_TOPIC, body=change(), sys_flag=rolled_back),
+        record(topic=CHANGES_TOPIC, body=change()),
+    ):
+        assert (await append(ledger_group, leader, forged)).code == Code.UNEXPECTED_ARGUMENT
+    refused = await ledger_group.send_to(leader, change(), topic=CHANGES_TOPIC, f=rolled_back)
+    assert "illegal characters" in (refused.remark or "")
+    after = ledger_group.member(ledger_group.name_of(leader)).status()
+    assert after.end_index == before.end_index and after.configuration.index == -1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, ledger, ledger_group
+from brokergroup import LedgerGroup, ledger
 
 from saturnmq.broker import Broker
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
@@ -63,65 +63,67 @@ def quarantined(group: LedgerGroup) -> list[int]:
 
 @pytest.mark.spec("SEC-18", "DL-B13")
 async def test_bad_committed_entries_are_quarantined_alike_on_all_members(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ledger_group: LedgerGroup, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ledger_group(tmp_path) as group:
-        bodies = [b"%d" % number for number in range(4)]
-        for body in bodies[:2]:
-            await group.send(body)
-        await group.same("T", 0, bodies[:2])
-        leader = await group.master()
-        for bad in BAD.values():  # as a leader that checks nothing would
-            answer = await group.member(group.name_of(leader)).append([bad])
-            assert answer.code == Code.SUCCESS
-        await group.until(lambda: quarantined(group) == [len(BAD)] * 3, f"{quarantined(group)} of {len(BAD)}")
-        await group.send(bodies[2])
-        await group.same("T", 0, bodies[:3])
-        figures = leader.dledger.figures() if leader.dledger is not None else {}
-        assert figures["dledgerQuarantined"] == str(len(BAD))
-        assert sum("entry quarantined" in text for text in caplog.messages) == 3 * len(BAD)
+    bodies = [b"%d" % number for number in range(4)]
+    for body in bodies[:2]:
+        await ledger_group.send(body)
+    await ledger_group.same("T", 0, bodies[:2])
+    leader = await ledger_group.master()
+    for bad in BAD.values():  # as a leader that checks nothing would
+        answer = await ledger_group.member(ledger_group.name_of(leader)).append([bad])
+        assert answer.code == Code.SUCCESS
+    await ledger_group.until(
+        lambda: quarantined(ledger_group) == [len(BAD)] * 3, f"{quarantined(ledger_group)} of {len(BAD)}"
+    )
+    await ledger_group.send(bodies[2])
+    await ledger_group.same("T", 0, bodies[:3])
+    figures = leader.dledger.figures() if leader.dledger is not None else {}
+    assert figures["dledgerQuarantined"] == str(len(BAD))
+    assert sum("entry quarantined" in text for text in caplog.messages) == 3 * len(BAD)
 
-        for name in list(group.names):  # also when the entries are dispatched at a start
-            await group.stop(name)
-        for path in (tmp_path / "n0", tmp_path / "n1"):
-            for part in ("checkpoint", "queues.json"):
-                (path / part).unlink()
-        for name in group.names:
-            await group.start(name)
-        await group.same("T", 0, bodies[:3])
-        await group.send(bodies[3])
-        await group.same("T", 0, bodies)
-        assert {frozenset(broker.store.topic_queues()) for broker in group.brokers.values()} == {frozenset({("T", 0)})}
+    for name in list(ledger_group.names):  # also when the entries are dispatched at a start
+        await ledger_group.stop(name)
+    for path in (tmp_path / "n0", tmp_path / "n1"):
+        for part in ("checkpoint", "queues.json"):
+            (path / part).unlink()
+    for name in ledger_group.names:
+        await ledger_group.start(name)
+    await ledger_group.same("T", 0, bodies[:3])
+    await ledger_group.send(bodies[3])
+    await ledger_group.same("T", 0, bodies)
+    assert {frozenset(broker.store.topic_queues()) for broker in ledger_group.brokers.values()} == {
+        frozenset({("T", 0)})
+    }
 
 
 @pytest.mark.spec("SEC-18", "DL-X17")
-async def test_appends_of_clients_get_offsets_from_the_leader(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"0")
-        leader = await group.master()
-        for number in (1000, 0, 2**62, -1):
-            answer = await append(group, leader, record(body=b"by a tool", queue_offset=number))
-            assert (answer.code, answer.leader_id) == (Code.SUCCESS, group.name_of(leader))
-        entry = ledger(leader).log.ledger
-        assert entry is not None
-        stored = entry.entry(answer.index)
-        assert stored is not None and stored.pos == answer.pos
-        await group.send(b"5")
-        await group.same("T", 0, [b"0", *[b"by a tool"] * 4, b"5"])
-        stamps = [message.store_timestamp_ms for message in group.stored(leader)]
-        assert stamps == sorted(stamps) and stamps[0] > 1_700_000_000_000
-        end = group.member(group.name_of(leader)).status().end_index
-        for refused in (
-            record(topic="../../x"),
-            record(topic="unknown"),
-            record(topic=SCHEDULE_TOPIC),
-            record(queue_id=-1),
-            record(queue_id=4),
-            record(sys_flag=SysFlag.PREPARED),
-            record(sys_flag=SysFlag.COMMIT),
-        ):
-            assert (await append(group, leader, refused)).code == Code.UNEXPECTED_ARGUMENT
-        follower = group.followers()[0]
-        assert (await append(group, follower, record())).code == Code.NOT_LEADER
-        assert group.member(group.name_of(leader)).status().end_index == end
-        assert quarantined(group) == [0, 0, 0]
+async def test_appends_of_clients_get_offsets_from_the_leader(ledger_group: LedgerGroup) -> None:
+    await ledger_group.send(b"0")
+    leader = await ledger_group.master()
+    for number in (1000, 0, 2**62, -1):
+        answer = await append(ledger_group, leader, record(body=b"by a tool", queue_offset=number))
+        assert (answer.code, answer.leader_id) == (Code.SUCCESS, ledger_group.name_of(leader))
+    entry = ledger(leader).log.ledger
+    assert entry is not None
+    stored = entry.entry(answer.index)
+    assert stored is not None and stored.pos == answer.pos
+    await ledger_group.send(b"5")
+    await ledger_group.same("T", 0, [b"0", *[b"by a tool"] * 4, b"5"])
+    stamps = [message.store_timestamp_ms for message in ledger_group.stored(leader)]
+    assert stamps == sorted(stamps) and stamps[0] > 1_700_000_000_000
+    end = ledger_group.member(ledger_group.name_of(leader)).status().end_index
+    for refused in (
+        record(topic="../../x"),
+        record(topic="unknown"),
+        record(topic=SCHEDULE_TOPIC),
+        record(queue_id=-1),
+        record(queue_id=4),
+        record(sys_flag=SysFlag.PREPARED),
+        record(sys_flag=SysFlag.COMMIT),
+    ):
+        assert (await append(ledger_group, leader, refused)).code == Code.UNEXPECTED_ARGUMENT
+    follower = ledger_group.followers()[0]
+    assert (await append(ledger_group, follower, record())).code == Code.NOT_LEADER
+    assert ledger_group.member(ledger_group.name_of(leader)).status().end_index == end
+    assert quarantined(ledger_group) == [0, 0, 0]

@@ -105,67 +105,67 @@ async def test_followers_ignore_a_forged_broker_0_of_their_name(tmp_path: Path) 
 
 
 @pytest.mark.spec("SEC-18", "DL-X18")
-async def test_offsets_beyond_the_queues_are_lowered_before_a_member_leads(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        for number in range(3):
-            await group.send(b"%d" % number)
-        master = await group.master()
-        master.offsets.set("T", "G", 0, 10**6)
-        master.offsets.set("Nowhere", "G", 0, 7)
-        master.offsets.set("T", "exact", 0, 3)
-        for broker in group.followers():
-            await group.until(lambda: broker.offsets.get("T", "G", 0) == 10**6, "not copied")  # noqa: B023
-            config = tmp_path / group.name_of(broker) / "config"
-            await part(broker).copy.stop()
-            (config / "delayOffset.json").write_bytes(DelayOffsetTable({1: 10**6}).encode())
-            (config / "timer.json").write_text(json.dumps({"doneMs": 2**50, "logEnd": 2**60}))
-        after = await change_leader(group)
-        found = [after.offsets.get(*key) for key in (("T", "G", 0), ("Nowhere", "G", 0), ("T", "exact", 0))]
-        assert found == [after.store.max_offset("T", 0), 0, 3]  # a send may have been repeated
-        assert after.master.delay.offsets().get(1, 0) == 0
-        assert after.master.timer.done_ms() < 2**50
+async def test_offsets_beyond_the_queues_are_lowered_before_a_member_leads(
+    ledger_group: LedgerGroup, tmp_path: Path
+) -> None:
+    for number in range(3):
+        await ledger_group.send(b"%d" % number)
+    master = await ledger_group.master()
+    master.offsets.set("T", "G", 0, 10**6)
+    master.offsets.set("Nowhere", "G", 0, 7)
+    master.offsets.set("T", "exact", 0, 3)
+    for broker in ledger_group.followers():
+        await ledger_group.until(lambda: broker.offsets.get("T", "G", 0) == 10**6, "not copied")  # noqa: B023
+        config = tmp_path / ledger_group.name_of(broker) / "config"
+        await part(broker).copy.stop()
+        (config / "delayOffset.json").write_bytes(DelayOffsetTable({1: 10**6}).encode())
+        (config / "timer.json").write_text(json.dumps({"doneMs": 2**50, "logEnd": 2**60}))
+    after = await change_leader(ledger_group)
+    found = [after.offsets.get(*key) for key in (("T", "G", 0), ("Nowhere", "G", 0), ("T", "exact", 0))]
+    assert found == [after.store.max_offset("T", 0), 0, 3]  # a send may have been repeated
+    assert after.master.delay.offsets().get(1, 0) == 0
+    assert after.master.timer.done_ms() < 2**50
 
 
 @pytest.mark.spec("SEC-18", "DL-C07")
-async def test_foreign_empty_and_outdated_tables_are_refused(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        master, follower, good = await stopped_copy(group)
-        copy, name = part(follower).copy, group.name_of(master)
-        offsets, groups = follower.offsets.encode(), b"".join(follower.groups.pieces())
-        table = TopicConfigTable.decode(good.topics)
-        del table.topic_config_table["g"]
-        member = group.member(name)
-        for state in (
-            dataclasses.replace(good, group="other"),
-            dataclasses.replace(good, member="n9"),
-            dataclasses.replace(good, leads=False),
-            dataclasses.replace(good, term=good.term + 1),
-            dataclasses.replace(good, topics=TopicConfigTable({}, table.data_version).encode()),
-            dataclasses.replace(good, topics=table.encode()),
-            dataclasses.replace(good, topics=b"[]"),
-            dataclasses.replace(good, offsets=b"{"),
-        ):
+async def test_foreign_empty_and_outdated_tables_are_refused(ledger_group: LedgerGroup) -> None:
+    master, follower, good = await stopped_copy(ledger_group)
+    copy, name = part(follower).copy, ledger_group.name_of(master)
+    offsets, groups = follower.offsets.encode(), b"".join(follower.groups.pieces())
+    table = TopicConfigTable.decode(good.topics)
+    del table.topic_config_table["g"]
+    member = ledger_group.member(name)
+    for state in (
+        dataclasses.replace(good, group="other"),
+        dataclasses.replace(good, member="n9"),
+        dataclasses.replace(good, leads=False),
+        dataclasses.replace(good, term=good.term + 1),
+        dataclasses.replace(good, topics=TopicConfigTable({}, table.data_version).encode()),
+        dataclasses.replace(good, topics=table.encode()),
+        dataclasses.replace(good, topics=b"[]"),
+        dataclasses.replace(good, offsets=b"{"),
+    ):
 
-            async def report(_: str, state: MemberState = state) -> bytes:
-                return state.encode()
+        async def report(_: str, state: MemberState = state) -> bytes:
+            return state.encode()
 
-            member.peers.serve_state = report
-            count, topics = copy.count, b"".join(follower.topics.pieces())
-            assert not await copy.copy(name, 3000), state
-            assert (copy.count, b"".join(follower.topics.pieces())) == (count, topics)
-        assert (follower.offsets.encode(), b"".join(follower.groups.pieces())) == (offsets, groups)
+        member.peers.serve_state = report
+        count, topics = copy.count, b"".join(follower.topics.pieces())
+        assert not await copy.copy(name, 3000), state
+        assert (copy.count, b"".join(follower.topics.pieces())) == (count, topics)
+    assert (follower.offsets.encode(), b"".join(follower.groups.pieces())) == (offsets, groups)
 
-        async def empty(_: str) -> bytes:
-            return dataclasses.replace(
-                good, offsets=ConsumerOffsetTable({}).encode(),
-                groups=SubscriptionGroupTable({}, table.data_version).encode(),
-            ).encode()  # fmt: skip
+    async def empty(_: str) -> bytes:
+        return dataclasses.replace(
+            good, offsets=ConsumerOffsetTable({}).encode(),
+            groups=SubscriptionGroupTable({}, table.data_version).encode(),
+        ).encode()  # fmt: skip
 
-        follower.offsets.set("T", "G", 0, 1)
-        member.peers.serve_state = empty
-        assert await copy.copy(name, 3000)
-        assert follower.offsets.get("T", "G", 0) == 1
-        assert b"".join(follower.groups.pieces()) == groups
+    follower.offsets.set("T", "G", 0, 1)
+    member.peers.serve_state = empty
+    assert await copy.copy(name, 3000)
+    assert follower.offsets.get("T", "G", 0) == 1
+    assert b"".join(follower.groups.pieces()) == groups
 
 
 @pytest.mark.spec("SEC-18", "DL-X18")
@@ -204,25 +204,24 @@ async def test_tables_beyond_the_own_log_hide_no_later_change(tmp_path: Path, ca
 
 
 @pytest.mark.spec("DL-C07")
-async def test_java_leader_is_asked_only_at_its_own_host(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"x")
-        master, follower = await group.master(), group.followers()[0]
-        copy, name = part(follower).copy, group.name_of(master)
-        group.member(name).peers.serve_state = None  # as a Java member: code 3
-        await copy.stop()
-        master.offsets.set("T", "G", 0, 1)
-        follower.registrar.master_address = master.advertised_address
-        assert await copy.copy(name, 5000)
-        assert follower.offsets.get("T", "G", 0) == 1
-        count = copy.count
-        for broker in group.brokers.values():  # all brokers of the name are at another host
-            await broker.registrar.stop()
-        follower.registrar.master_address = "127.0.0.77:1"
-        assert not await copy.copy(name, 5000)
-        assert copy.count == count
-        assert ledger(follower).member is not None
-        assert (await group.call(master, RequestCode.GET_ALL_CONSUMER_OFFSET)).code == 0
+async def test_java_leader_is_asked_only_at_its_own_host(ledger_group: LedgerGroup) -> None:
+    await ledger_group.send(b"x")
+    master, follower = await ledger_group.master(), ledger_group.followers()[0]
+    copy, name = part(follower).copy, ledger_group.name_of(master)
+    ledger_group.member(name).peers.serve_state = None  # as a Java member: code 3
+    await copy.stop()
+    master.offsets.set("T", "G", 0, 1)
+    follower.registrar.master_address = master.advertised_address
+    assert await copy.copy(name, 5000)
+    assert follower.offsets.get("T", "G", 0) == 1
+    count = copy.count
+    for broker in ledger_group.brokers.values():  # all brokers of the name are at another host
+        await broker.registrar.stop()
+    follower.registrar.master_address = "127.0.0.77:1"
+    assert not await copy.copy(name, 5000)
+    assert copy.count == count
+    assert ledger(follower).member is not None
+    assert (await ledger_group.call(master, RequestCode.GET_ALL_CONSUMER_OFFSET)).code == 0
 
 
 @given(st.binary(max_size=200), st.binary(max_size=40))

@@ -39,18 +39,19 @@ async def first_master(group: LedgerGroup) -> tuple[Broker, str]:
 
 
 @pytest.mark.spec("DL-L02", "DL-X22")
-async def test_sends_during_transfer_are_stored_once_by_next_leader(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        master, follower = await first_master(group)
-        transfer = asyncio.create_task(group.member(group.name_of(master)).transfer(follower))
-        sends = []
-        while master is group.serving() or group.serving() is None:
-            sends.append(send(group, master, b"%d" % len(sends)))
-            await asyncio.sleep(0.002)  # poll
-        assert (await transfer).code == Code.SUCCESS
-        assert {(await one).code for one in sends} == {0}
-        count = 1 + len(sends)
-        await group.until(lambda: all(b.store.max_offset("T", 0) == count for b in group.brokers.values()), "behind")
+async def test_sends_during_transfer_are_stored_once_by_next_leader(ledger_group: LedgerGroup) -> None:
+    master, follower = await first_master(ledger_group)
+    transfer = asyncio.create_task(ledger_group.member(ledger_group.name_of(master)).transfer(follower))
+    sends = []
+    while master is ledger_group.serving() or ledger_group.serving() is None:
+        sends.append(send(ledger_group, master, b"%d" % len(sends)))
+        await asyncio.sleep(0.002)  # poll
+    assert (await transfer).code == Code.SUCCESS
+    assert {(await one).code for one in sends} == {0}
+    count = 1 + len(sends)
+    await ledger_group.until(
+        lambda: all(b.store.max_offset("T", 0) == count for b in ledger_group.brokers.values()), "behind"
+    )
 
 
 @pytest.mark.spec("DL-L02", "DL-B06")
@@ -68,32 +69,31 @@ async def test_sends_during_transfer_without_forwarding_are_surely_not_stored(tm
 
 
 @pytest.mark.spec("DL-L06", "DL-X22")
-async def test_sends_during_refused_transfer_are_stored_by_same_leader(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        master, follower = await first_master(group)
-        member = group.member(group.name_of(master))
-        refuse: list[Callable[[], None]] = []
-        peers_send = member.peers.send
+async def test_sends_during_refused_transfer_are_stored_by_same_leader(ledger_group: LedgerGroup) -> None:
+    master, follower = await first_master(ledger_group)
+    member = ledger_group.member(ledger_group.name_of(master))
+    refuse: list[Callable[[], None]] = []
+    peers_send = member.peers.send
 
-        def keep_transfer(peer: str, request: Request, timeout_ms: int, answered: Any) -> None:
-            if isinstance(request, TransferRequest):
-                refusal = TransferResponse(group="g", code=Code.TAKE_LEADERSHIP_FAILED)
-                refuse.append(lambda: answered(refusal))
-            else:
-                peers_send(peer, request, timeout_ms, answered)
+    def keep_transfer(peer: str, request: Request, timeout_ms: int, answered: Any) -> None:
+        if isinstance(request, TransferRequest):
+            refusal = TransferResponse(group="g", code=Code.TAKE_LEADERSHIP_FAILED)
+            refuse.append(lambda: answered(refusal))
+        else:
+            peers_send(peer, request, timeout_ms, answered)
 
-        member.peers.send = keep_transfer
-        transfer = asyncio.create_task(member.transfer(follower))
-        await group.until(lambda: refuse, "no request to take the leadership")
-        assert not ledger(master).leads  # the transferee may be elected
-        waiting = [send(group, master, b"%d" % number) for number in range(20)]
-        waiting.append(asyncio.create_task(position(group, master, RequestCode.GET_MAX_OFFSET)))
-        forwarding = part(master).forwarding
-        await group.until(lambda: forwarding._requests.total == 21, "they do not wait")
-        refuse[0]()
-        assert (await transfer).code == Code.TAKE_LEADERSHIP_FAILED
-        assert {(await one).code for one in waiting} == {0}
-        assert ledger(master).settled and forwarding.forwarded == 0
+    member.peers.send = keep_transfer
+    transfer = asyncio.create_task(member.transfer(follower))
+    await ledger_group.until(lambda: refuse, "no request to take the leadership")
+    assert not ledger(master).leads  # the transferee may be elected
+    waiting = [send(ledger_group, master, b"%d" % number) for number in range(20)]
+    waiting.append(asyncio.create_task(position(ledger_group, master, RequestCode.GET_MAX_OFFSET)))
+    forwarding = part(master).forwarding
+    await ledger_group.until(lambda: forwarding._requests.total == 21, "they do not wait")
+    refuse[0]()
+    assert (await transfer).code == Code.TAKE_LEADERSHIP_FAILED
+    assert {(await one).code for one in waiting} == {0}
+    assert ledger(master).settled and forwarding.forwarded == 0
 
 
 @pytest.mark.spec("DL-C03", "DL-X08")
@@ -149,14 +149,13 @@ async def test_follower_shows_ends_of_its_queues_only_with_slave_read_enable(
 
 
 @pytest.mark.spec("DL-L01", "DL-X22")
-async def test_stopped_leader_answers_sends_while_its_successor_takes_over(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        master, _ = await first_master(group)
-        stopping = asyncio.create_task(group.brokers.pop(group.name_of(master)).stop())
-        sends = []
-        while group.serving() is None:
-            sends.append(send(group, master, b"%d" % len(sends)))
-            await asyncio.sleep(0.005)  # poll
-        assert {(await one).code for one in sends} == {0}
-        await stopping
-        assert (await send(group, await group.master())).ext["queueOffset"] == str(1 + len(sends))
+async def test_stopped_leader_answers_sends_while_its_successor_takes_over(ledger_group: LedgerGroup) -> None:
+    master, _ = await first_master(ledger_group)
+    stopping = asyncio.create_task(ledger_group.brokers.pop(ledger_group.name_of(master)).stop())
+    sends = []
+    while ledger_group.serving() is None:
+        sends.append(send(ledger_group, master, b"%d" % len(sends)))
+        await asyncio.sleep(0.005)  # poll
+    assert {(await one).code for one in sends} == {0}
+    await stopping
+    assert (await send(ledger_group, await ledger_group.master())).ext["queueOffset"] == str(1 + len(sends))

@@ -91,62 +91,62 @@ async def test_leadership_transfer_changes_registered_broker_ids(tmp_path: Path)
 
 
 @pytest.mark.spec("DL-C01", "DL-C02")
-async def test_role_changes_are_serialized_and_slave_candidate_stays_slave(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.master()
-        follower = group.followers()[0]
-        dledger = part(follower)
-        await group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
-        seen: list[str] = []
-        stop_services = dledger._stop_services
+async def test_role_changes_are_serialized_and_slave_candidate_stays_slave(ledger_group: LedgerGroup) -> None:
+    await ledger_group.master()
+    follower = ledger_group.followers()[0]
+    dledger = part(follower)
+    await ledger_group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
+    seen: list[str] = []
+    stop_services = dledger._stop_services
 
-        async def stop() -> None:
-            seen.append("begin")
-            await stop_services()
-            await asyncio.sleep(0)
-            seen.append("end")
+    async def stop() -> None:
+        seen.append("begin")
+        await stop_services()
+        await asyncio.sleep(0)
+        seen.append("end")
 
-        dledger._stop_services = stop
-        term = group.member(group.name_of(follower)).status().term
-        for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
-            dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
-        await group.until(lambda: len(seen) == 4, "two changes to slave")
-        assert seen == ["begin", "end", "begin", "end"]
-        own_id = int(group.name_of(follower)[1:]) + 1
-        assert dledger.broker_id == own_id and not ledger(follower).serving
-        for before in (0, -1):  # a candidate that was the master or had no role becomes a slave
-            dledger.broker_id = before
-            seen.clear()
-            dledger._events.put_nowait((Role.CANDIDATE, term - 1))
-            await group.until(lambda: len(seen) == 2, "no change to slave")
-            await group.until(lambda: dledger.broker_id == own_id, "not a slave")
+    dledger._stop_services = stop
+    term = ledger_group.member(ledger_group.name_of(follower)).status().term
+    for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
+        dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
+    await ledger_group.until(lambda: len(seen) == 4, "two changes to slave")
+    assert seen == ["begin", "end", "begin", "end"]
+    own_id = int(ledger_group.name_of(follower)[1:]) + 1
+    assert dledger.broker_id == own_id and not ledger(follower).serving
+    for before in (0, -1):  # a candidate that was the master or had no role becomes a slave
+        dledger.broker_id = before
+        seen.clear()
+        dledger._events.put_nowait((Role.CANDIDATE, term - 1))
+        await ledger_group.until(lambda: len(seen) == 2, "no change to slave")
+        await ledger_group.until(lambda: dledger.broker_id == own_id, "not a slave")
 
 
 @pytest.mark.spec("DL-C03", "DL-X23")
-async def test_leader_rejects_sends_until_log_is_dispatched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ledger_group(tmp_path) as group:
-        for number in range(5):
-            await group.send(b"%d" % number)
-        first = await group.master()
-        behind = {"yes": True}
-        kind = type(ledger(first))
-        caught_up = kind.caught_up.fget  # type: ignore[attr-defined]
-        monkeypatch.setattr(kind, "caught_up", property(lambda store: not behind["yes"] and caught_up(store)))
-        name = group.name_of(first)
-        await group.stop(name)
-        leads = await group.until(
-            lambda: next((b for n, b in group.brokers.items() if group.member(n).leads), None), "no leader"
-        )
-        answer = await group.call(
-            leads, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
-        )
-        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
-        queue = leads.store.queues.by_key[("T", 0)]
-        queue.next_offset = 99  # left over from a former term
-        behind["yes"] = False
-        await group.until(lambda: ledger(leads).serving, "it does not serve")
-        assert (await group.send(b"next")).ext["queueOffset"] == "5"
-        assert part(await group.master()).broker_id == 0
+async def test_leader_rejects_sends_until_log_is_dispatched(
+    ledger_group: LedgerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await ledger_group.send(b"%d" % number)
+    first = await ledger_group.master()
+    behind = {"yes": True}
+    kind = type(ledger(first))
+    caught_up = kind.caught_up.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(kind, "caught_up", property(lambda store: not behind["yes"] and caught_up(store)))
+    name = ledger_group.name_of(first)
+    await ledger_group.stop(name)
+    leads = await ledger_group.until(
+        lambda: next((b for n, b in ledger_group.brokers.items() if ledger_group.member(n).leads), None), "no leader"
+    )
+    answer = await ledger_group.call(
+        leads, 310, b"x", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0, i="", j=0, k=False, m=False
+    )
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and part(leads).broker_id != 0
+    queue = leads.store.queues.by_key[("T", 0)]
+    queue.next_offset = 99  # left over from a former term
+    behind["yes"] = False
+    await ledger_group.until(lambda: ledger(leads).serving, "it does not serve")
+    assert (await ledger_group.send(b"next")).ext["queueOffset"] == "5"
+    assert part(await ledger_group.master()).broker_id == 0
 
 
 @pytest.mark.spec("DL-X19", "DL-C06")
@@ -226,19 +226,20 @@ async def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Pa
 
 
 @pytest.mark.spec("DL-C04", "DL-C05", "LP-04")
-async def test_parked_pulls_are_answered_when_leadership_is_lost(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"one")
-        first = await group.master()
-        held = asyncio.create_task(pull(group, first, offset=1, suspend_ms=20_000))
-        await group.until(lambda: first.long_polling.count == 1, "the pull is not held")
-        second = await transfer(group, next(name for name in group.names if group.brokers[name] is not first))
-        assert part(second).copy._task is None  # it copied from the leader before
-        async with asyncio.timeout(15):  # less than the 20 s requested
-            assert (await held).code == ResponseCode.PULL_NOT_FOUND
-        await group.until(lambda: part(first).broker_id > 0, "it does not follow")
-        assert first.master.delay._task._task is None and first.master.transactions._task is None
-        assert part(first).copy._task is not None
+async def test_parked_pulls_are_answered_when_leadership_is_lost(ledger_group: LedgerGroup) -> None:
+    await ledger_group.send(b"one")
+    first = await ledger_group.master()
+    held = asyncio.create_task(pull(ledger_group, first, offset=1, suspend_ms=20_000))
+    await ledger_group.until(lambda: first.long_polling.count == 1, "the pull is not held")
+    second = await transfer(
+        ledger_group, next(name for name in ledger_group.names if ledger_group.brokers[name] is not first)
+    )
+    assert part(second).copy._task is None  # it copied from the leader before
+    async with asyncio.timeout(15):  # less than the 20 s requested
+        assert (await held).code == ResponseCode.PULL_NOT_FOUND
+    await ledger_group.until(lambda: part(first).broker_id > 0, "it does not follow")
+    assert first.master.delay._task._task is None and first.master.transactions._task is None
+    assert part(first).copy._task is not None
 
 
 # ---- copied state
@@ -254,35 +255,33 @@ def copied(follower: Broker, master: Broker) -> bool:
 
 
 @pytest.mark.spec("DL-C07", "DL-X18", "DLY-08", "OF-05")
-async def test_topics_groups_and_offsets_are_copied_and_merged(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"x", topic="Made")
-        master = await group.master()
-        for follower in group.followers():
-            follower.offsets.set("T", "own", 0, 7)
-        master.groups.find("Readers")
-        master.offsets.set("Made", "Readers", 0, 1)
-        for follower in group.followers():
-            await group.until(partial(copied, follower, master), "not copied")
-            assert follower.offsets.get("T", "own", 0) == 7  # merged, not replaced
-            progress = tmp_path / group.name_of(follower) / "config" / "delayOffset.json"
-            await group.until(progress.exists, "the progress of delays is not copied")
-        count = {name: part(b).copy.count for name, b in group.brokers.items()}
-        assert count[group.name_of(master)] <= 1  # a leader does not copy
+async def test_topics_groups_and_offsets_are_copied_and_merged(ledger_group: LedgerGroup, tmp_path: Path) -> None:
+    await ledger_group.send(b"x", topic="Made")
+    master = await ledger_group.master()
+    for follower in ledger_group.followers():
+        follower.offsets.set("T", "own", 0, 7)
+    master.groups.find("Readers")
+    master.offsets.set("Made", "Readers", 0, 1)
+    for follower in ledger_group.followers():
+        await ledger_group.until(partial(copied, follower, master), "not copied")
+        assert follower.offsets.get("T", "own", 0) == 7  # merged, not replaced
+        progress = tmp_path / ledger_group.name_of(follower) / "config" / "delayOffset.json"
+        await ledger_group.until(progress.exists, "the progress of delays is not copied")
+    count = {name: part(b).copy.count for name, b in ledger_group.brokers.items()}
+    assert count[ledger_group.name_of(master)] <= 1  # a leader does not copy
 
 
 @pytest.mark.spec("DL-X18")
-async def test_leader_change_loses_no_consumer_offset(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        for number in range(10):
-            await group.send(b"%d" % number)
-        await transfer(group, "n0")
-        for round_number in range(3):
-            to = ("n1", "n2", "n0")[round_number]
-            master = await group.master()
-            assert (await store_offset(group, master, round_number + 3)).code == 0  # then change the leader at once
-            successor = await transfer(group, to)
-            assert successor.offsets.get("T", "G", 0) == round_number + 3
+async def test_leader_change_loses_no_consumer_offset(ledger_group: LedgerGroup) -> None:
+    for number in range(10):
+        await ledger_group.send(b"%d" % number)
+    await transfer(ledger_group, "n0")
+    for round_number in range(3):
+        to = ("n1", "n2", "n0")[round_number]
+        master = await ledger_group.master()
+        assert (await store_offset(ledger_group, master, round_number + 3)).code == 0  # then change the leader at once
+        successor = await transfer(ledger_group, to)
+        assert successor.offsets.get("T", "G", 0) == round_number + 3
 
 
 def answers_late(broker: Broker, until: asyncio.Event) -> None:
@@ -348,22 +347,23 @@ async def test_returning_preferred_leader_does_not_restore_old_offsets(tmp_path:
 
 
 @pytest.mark.spec("DL-X18", "DL-C05")
-async def test_topic_that_only_messages_name_is_recreated(tmp_path: Path) -> None:
+async def test_topic_that_only_messages_name_is_recreated(ledger_group: LedgerGroup) -> None:
     """As under a leader that does not write changes of topics to the log."""
-    async with ledger_group(tmp_path) as group:
-        await group.master()
-        await group.until(lambda: all(part(b).copy.count for b in group.followers()), "followers do not copy yet")
-        for broker in group.brokers.values():
-            await part(broker).copy.stop()  # as if the leader died before any copy; a new follower would restart it
-            broker.topics.journal = None
-        await group.send(b"x", topic="Young", queue=2)
-        await group.same("Young", 2, [b"x"])
-        first = await group.master()
-        first.topics.delete("Young")  # no member gets it any more
-        await group.stop(group.name_of(first))
-        second = await group.master()  # it asks the third member, which does not have the topic either
-        config = second.topics.get("Young")
-        assert config is not None and config.write_queue_nums >= 3
+    await ledger_group.master()
+    await ledger_group.until(
+        lambda: all(part(b).copy.count for b in ledger_group.followers()), "followers do not copy yet"
+    )
+    for broker in ledger_group.brokers.values():
+        await part(broker).copy.stop()  # as if the leader died before any copy; a new follower would restart it
+        broker.topics.journal = None
+    await ledger_group.send(b"x", topic="Young", queue=2)
+    await ledger_group.same("Young", 2, [b"x"])
+    first = await ledger_group.master()
+    first.topics.delete("Young")  # no member gets it any more
+    await ledger_group.stop(ledger_group.name_of(first))
+    second = await ledger_group.master()  # it asks the third member, which does not have the topic either
+    config = second.topics.get("Young")
+    assert config is not None and config.write_queue_nums >= 3
 
 
 def is_missing(broker: Broker, topic: str) -> bool:
@@ -371,21 +371,22 @@ def is_missing(broker: Broker, topic: str) -> bool:
 
 
 @pytest.mark.spec("DL-C07", "CQ-12")
-async def test_recreated_topic_begins_at_0_on_every_member(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        for number in range(5):
-            await group.send(b"old %d" % number)
-        await group.until(lambda: all(b.store.max_offset("T", 0) == 5 for b in group.brokers.values()), "behind")
-        master = await group.master()
-        assert (await group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
-        for follower in group.followers():
-            await group.until(partial(is_missing, follower, "T"), "the deletion is not copied")
-            assert (await group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
-        assert (await group.send(b"new")).ext["queueOffset"] == "0"
-        await group.same("T", 0, [b"new"])
-        await transfer(group, group.name_of(group.followers()[0]))
-        assert (await group.send(b"newer")).ext["queueOffset"] == "1"
-        await group.same("T", 0, [b"new", b"newer"])
+async def test_recreated_topic_begins_at_0_on_every_member(ledger_group: LedgerGroup) -> None:
+    for number in range(5):
+        await ledger_group.send(b"old %d" % number)
+    await ledger_group.until(
+        lambda: all(b.store.max_offset("T", 0) == 5 for b in ledger_group.brokers.values()), "behind"
+    )
+    master = await ledger_group.master()
+    assert (await ledger_group.call(master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+    for follower in ledger_group.followers():
+        await ledger_group.until(partial(is_missing, follower, "T"), "the deletion is not copied")
+        assert (await ledger_group.call(follower, RequestCode.CLEAN_UNUSED_TOPIC)).code == 14
+    assert (await ledger_group.send(b"new")).ext["queueOffset"] == "0"
+    await ledger_group.same("T", 0, [b"new"])
+    await transfer(ledger_group, ledger_group.name_of(ledger_group.followers()[0]))
+    assert (await ledger_group.send(b"newer")).ext["queueOffset"] == "1"
+    await ledger_group.same("T", 0, [b"new", b"newer"])
 
 
 # ---- services across a leader change
@@ -464,26 +465,25 @@ async def test_delivered_messages_are_not_delivered_again_after_a_leader_died(tm
 
 
 @pytest.mark.spec("DL-C05", "TX-04")
-async def test_half_message_is_known_to_next_leader(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        await group.send(b"warm")
-        properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "producers"}).decode()
-        half = await group.send(b"half", i=properties)
-        first = await group.master()
-        to = next(name for name in group.names if group.brokers[name] is not first)
-        second = await transfer(group, to)
-        await group.until(lambda: second.master.transactions.ready, "half messages are not read")
-        assert len(second.master.transactions.table.pending) == 1
-        answer = await group.call(
-            second, RequestCode.END_TRANSACTION, producerGroup="producers",
-            tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
-            commitOrRollback=8, fromTransactionCheck=False, msgId="m",
-        )  # fmt: skip
-        assert answer.code == 0, answer.remark
-        await group.same("T", 0, [b"warm", b"half"])
-        third = await transfer(group, group.name_of(first))
-        await group.until(lambda: third.master.transactions.ready, "half messages are not read")
-        assert not third.master.transactions.table.pending  # decided, also on this member
+async def test_half_message_is_known_to_next_leader(ledger_group: LedgerGroup) -> None:
+    await ledger_group.send(b"warm")
+    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "producers"}).decode()
+    half = await ledger_group.send(b"half", i=properties)
+    first = await ledger_group.master()
+    to = next(name for name in ledger_group.names if ledger_group.brokers[name] is not first)
+    second = await transfer(ledger_group, to)
+    await ledger_group.until(lambda: second.master.transactions.ready, "half messages are not read")
+    assert len(second.master.transactions.table.pending) == 1
+    answer = await ledger_group.call(
+        second, RequestCode.END_TRANSACTION, producerGroup="producers",
+        tranStateTableOffset=half.ext["queueOffset"], commitLogOffset=int(half.ext["msgId"][16:], 16),
+        commitOrRollback=8, fromTransactionCheck=False, msgId="m",
+    )  # fmt: skip
+    assert answer.code == 0, answer.remark
+    await ledger_group.same("T", 0, [b"warm", b"half"])
+    third = await transfer(ledger_group, ledger_group.name_of(first))
+    await ledger_group.until(lambda: third.master.transactions.ready, "half messages are not read")
+    assert not third.master.transactions.table.pending  # decided, also on this member
 
 
 @pytest.mark.spec("DL-X18")

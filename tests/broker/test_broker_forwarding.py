@@ -95,133 +95,128 @@ def test_forwarded_codes_come_from_the_roles_of_the_request_table() -> None:
 
 @pytest.mark.parametrize("serialization", Serialization)
 async def test_send_to_a_follower_is_stored_once_in_the_clients_name(
-    tmp_path: Path, serialization: Serialization
+    ledger_group: LedgerGroup, serialization: Serialization
 ) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        group.client.serialization = serialization
-        answer = await group.send_to(follower, b"second")
-        assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
-        await group.same("T", 0, [b"first", b"second"])
-        stored = group.stored(follower)[1]
-        client = next(c for c in group.client.connections if c.remote_address == follower.address)
-        assert f"{stored.born_host.ip}:{stored.born_host.port}" == client.local_address
-        assert f"{stored.store_host.ip}:{stored.store_host.port}" == leader.address
-        assert (part(follower).forwarding.forwarded, part(leader).forwarding.served) == (1, 1)
+    leader, follower = await follower_of(ledger_group)
+    ledger_group.client.serialization = serialization
+    answer = await ledger_group.send_to(follower, b"second")
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
+    await ledger_group.same("T", 0, [b"first", b"second"])
+    stored = ledger_group.stored(follower)[1]
+    client = next(c for c in ledger_group.client.connections if c.remote_address == follower.address)
+    assert f"{stored.born_host.ip}:{stored.born_host.port}" == client.local_address
+    assert f"{stored.store_host.ip}:{stored.store_host.port}" == leader.address
+    assert (part(follower).forwarding.forwarded, part(leader).forwarding.served) == (1, 1)
 
 
-async def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        await pull(group, follower, 0)  # creates the group
-        assert (await group.call(follower, RequestCode.UPDATE_CONSUMER_OFFSET, **queue, commitOffset=1)).code == 0
-        assert leader.offsets.get("T", "G", 0) == 1
-        await part(follower).copy.stop()
-        leader.offsets.set("T", "G", 0, 0)
-        assert (await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).ext["offset"] == "0"
-        assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext["offset"] == "1"
-        mine = LockBatchRequest("G", "client", [MessageQueue("T", "g", 0)]).encode()
-        theirs = LockBatchRequest("G", "other", [MessageQueue("T", "g", 0)]).encode()
-        granted = await group.call(follower, RequestCode.LOCK_BATCH_MQ, mine)
-        denied = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
-        assert [len(LockBatchResponse.decode(a.body).lock_ok_mq_set) for a in (granted, denied)] == [1, 0]
-        assert (await group.call(follower, RequestCode.UNLOCK_BATCH_MQ, mine)).code == 0
-        granted = await group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
-        assert len(LockBatchResponse.decode(granted.body).lock_ok_mq_set) == 1
+async def test_offsets_and_locks_of_a_follower_are_those_of_the_leader(ledger_group: LedgerGroup) -> None:
+    leader, follower = await follower_of(ledger_group)
+    queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    await pull(ledger_group, follower, 0)  # creates the group
+    assert (await ledger_group.call(follower, RequestCode.UPDATE_CONSUMER_OFFSET, **queue, commitOffset=1)).code == 0
+    assert leader.offsets.get("T", "G", 0) == 1
+    await part(follower).copy.stop()
+    leader.offsets.set("T", "G", 0, 0)
+    assert (await ledger_group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).ext["offset"] == "0"
+    assert (await ledger_group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext["offset"] == "1"
+    mine = LockBatchRequest("G", "client", [MessageQueue("T", "g", 0)]).encode()
+    theirs = LockBatchRequest("G", "other", [MessageQueue("T", "g", 0)]).encode()
+    granted = await ledger_group.call(follower, RequestCode.LOCK_BATCH_MQ, mine)
+    denied = await ledger_group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
+    assert [len(LockBatchResponse.decode(a.body).lock_ok_mq_set) for a in (granted, denied)] == [1, 0]
+    assert (await ledger_group.call(follower, RequestCode.UNLOCK_BATCH_MQ, mine)).code == 0
+    granted = await ledger_group.call(leader, RequestCode.LOCK_BATCH_MQ, theirs)
+    assert len(LockBatchResponse.decode(granted.body).lock_ok_mq_set) == 1
 
 
-async def test_pull_at_a_follower_waits_at_the_leader_for_a_message(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        found = await pull(group, follower, 0)
-        assert found.code == 0 and b"first" in (found.body or b"")
-        waiting = asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000))
-        await group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
-        assert follower.connections[0].in_flight == 0  # the connection is read, however many pulls wait
-        await group.send_to(follower, b"second")
-        found = await waiting
-        assert found.code == 0 and b"second" in (found.body or b"")
+async def test_pull_at_a_follower_waits_at_the_leader_for_a_message(ledger_group: LedgerGroup) -> None:
+    leader, follower = await follower_of(ledger_group)
+    found = await pull(ledger_group, follower, 0)
+    assert found.code == 0 and b"first" in (found.body or b"")
+    waiting = asyncio.create_task(pull(ledger_group, follower, 1, suspend_ms=20_000))
+    await ledger_group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
+    assert follower.connections[0].in_flight == 0  # the connection is read, however many pulls wait
+    await ledger_group.send_to(follower, b"second")
+    found = await waiting
+    assert found.code == 0 and b"second" in (found.body or b"")
 
 
-async def test_consumers_see_the_leaders_members_at_every_broker(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        consumers = [
-            ConsumerData(
-                "G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [SubscriptionData("T", "*")]
-            )
-        ]
-        for broker, client in ((leader, "a"), (follower, "b")):
-            await group.call(broker, RequestCode.HEART_BEAT, HeartbeatData(client, [], consumers).encode())
-        answers = [
-            await group.call(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
-            for broker in (leader, follower)
-        ]
-        assert [json.loads(answer.body or b"")["consumerIdList"] for answer in answers] == [["a"], ["a"]]
-        for broker in [leader, *(b for b in group.followers() if b is not follower)]:
-            await group.stop(group.name_of(broker))  # no leader can be elected any more
-        await group.until(lambda: group.member(group.name_of(follower)).status().leader_id is None, "follows")
-        alone = await group.call(follower, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
-        assert alone.code == ResponseCode.SYSTEM_ERROR and "no leader" in (alone.remark or "")
-        queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        assert (
-            await group.call(follower, RequestCode.GET_MAX_OFFSET, **queue)
-        ).code == 14  # a leader may have shown more
-        assert (await group.send_to(follower, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await pull(group, follower, 0)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+async def test_consumers_see_the_leaders_members_at_every_broker(ledger_group: LedgerGroup) -> None:
+    leader, follower = await follower_of(ledger_group)
+    consumers = [
+        ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [SubscriptionData("T", "*")])
+    ]
+    for broker, client in ((leader, "a"), (follower, "b")):
+        await ledger_group.call(broker, RequestCode.HEART_BEAT, HeartbeatData(client, [], consumers).encode())
+    answers = [
+        await ledger_group.call(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+        for broker in (leader, follower)
+    ]
+    assert [json.loads(answer.body or b"")["consumerIdList"] for answer in answers] == [["a"], ["a"]]
+    for broker in [leader, *(b for b in ledger_group.followers() if b is not follower)]:
+        await ledger_group.stop(ledger_group.name_of(broker))  # no leader can be elected any more
+    await ledger_group.until(
+        lambda: ledger_group.member(ledger_group.name_of(follower)).status().leader_id is None, "follows"
+    )
+    alone = await ledger_group.call(follower, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="G")
+    assert alone.code == ResponseCode.SYSTEM_ERROR and "no leader" in (alone.remark or "")
+    queue = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    assert (
+        await ledger_group.call(follower, RequestCode.GET_MAX_OFFSET, **queue)
+    ).code == 14  # a leader may have shown more
+    assert (await ledger_group.send_to(follower, b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await pull(ledger_group, follower, 0)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
 async def test_at_a_java_leader_followers_answer_as_without_forwarding(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ledger_group: LedgerGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        group.member(group.name_of(leader)).peers.serve_forwarded = None  # then 51901 is unknown, as to a Java broker
-        caplog.set_level(logging.INFO, "saturnmq.broker.forwarding")
-        sends = [group.send_to(follower, b"second") for _ in range(3)]  # all are sent to the leader
-        assert {answer.code for answer in await asyncio.gather(*sends)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
-        assert (await group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert caplog.text.count("leader takes no forwarded requests") == 1
-        assert not part(follower).forwarding.possible
-        assert (await group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 14
-        await group.same("T", 0, [b"first"])
+    leader, follower = await follower_of(ledger_group)
+    ledger_group.member(
+        ledger_group.name_of(leader)
+    ).peers.serve_forwarded = None  # then 51901 is unknown, as to a Java broker
+    caplog.set_level(logging.INFO, "saturnmq.broker.forwarding")
+    sends = [ledger_group.send_to(follower, b"second") for _ in range(3)]  # all are sent to the leader
+    assert {answer.code for answer in await asyncio.gather(*sends)} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert (await ledger_group.send_to(follower, b"second")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert caplog.text.count("leader takes no forwarded requests") == 1
+    assert not part(follower).forwarding.possible
+    assert (await ledger_group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == 14
+    await ledger_group.same("T", 0, [b"first"])
 
 
 # ---- at most once
 
 
-async def test_forwarded_request_is_never_forwarded_again(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        _, follower = await follower_of(group)
-        answer = await forward(group, follower, frame_of(**SEND))
-        assert answer.body == bytes((ForwardOutcome.NOT_SERVING,)) and served(group) == 0
-        await group.same("T", 0, [b"first"])
+async def test_forwarded_request_is_never_forwarded_again(ledger_group: LedgerGroup) -> None:
+    _, follower = await follower_of(ledger_group)
+    answer = await forward(ledger_group, follower, frame_of(**SEND))
+    assert answer.body == bytes((ForwardOutcome.NOT_SERVING,)) and served(ledger_group) == 0
+    await ledger_group.same("T", 0, [b"first"])
 
 
 @pytest.mark.parametrize("lost", ["connection", "answer"])
-async def test_lost_answer_to_a_send_is_reported_and_not_repeated(tmp_path: Path, lost: str) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        peers = group.member(group.name_of(leader)).peers
-        serve = peers.serve_forwarded
+async def test_lost_answer_to_a_send_is_reported_and_not_repeated(ledger_group: LedgerGroup, lost: str) -> None:
+    leader, follower = await follower_of(ledger_group)
+    peers = ledger_group.member(ledger_group.name_of(leader)).peers
+    serve = peers.serve_forwarded
 
-        def silent(member: Connection, body: bytes, answer: Callable[[bytes], None]) -> None:
-            def executed(_: bytes) -> None:
-                if lost == "connection":
-                    member.close("a test")
+    def silent(member: Connection, body: bytes, answer: Callable[[bytes], None]) -> None:
+        def executed(_: bytes) -> None:
+            if lost == "connection":
+                member.close("a test")
 
-            serve(member, body, executed)
+        serve(member, body, executed)
 
-        peers.serve_forwarded = silent
-        answer = await group.send_to(follower, b"second")
-        assert answer.code == ResponseCode.SYSTEM_ERROR and "is unknown" in (answer.remark or "")
-        assert part(leader).forwarding.served == 1
-        await group.same("T", 0, [b"first", b"second"])
-        asked = asyncio.create_task(group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0))
-        await group.until(lambda: part(leader).forwarding.served == 2, "a read is not forwarded")
-        peers.serve_forwarded = serve
-        assert (await asked).ext["offset"] == "2"  # changes nothing, so it is asked again
+    peers.serve_forwarded = silent
+    answer = await ledger_group.send_to(follower, b"second")
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "is unknown" in (answer.remark or "")
+    assert part(leader).forwarding.served == 1
+    await ledger_group.same("T", 0, [b"first", b"second"])
+    asked = asyncio.create_task(ledger_group.call(follower, RequestCode.GET_MAX_OFFSET, topic="T", queueId=0))
+    await ledger_group.until(lambda: part(leader).forwarding.served == 2, "a read is not forwarded")
+    peers.serve_forwarded = serve
+    assert (await asked).ext["offset"] == "2"  # changes nothing, so it is asked again
 
 
 @pytest.mark.spec("DL-L01")
@@ -303,19 +298,18 @@ async def test_follower_checks_the_rights_of_what_it_forwards(tmp_path: Path) ->
 
 
 @pytest.mark.spec("SEC-18")
-async def test_member_may_not_forward_other_requests(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, _ = await follower_of(group)
-        for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.HEART_BEAT, 999):
-            assert (await forward(group, leader, frame_of(code))).body == bytes((ForwardOutcome.NOT_FORWARDED,))
-        for wrong in (
-            b"\0\0\0\1x",
-            frame_of(**SEND) + b"x",
-            frame_of(**SEND).replace(b"10.1.2.3", b"a\\nb c d", 1),
-        ):
-            assert (await forward(group, leader, wrong)).code == ResponseCode.SYSTEM_ERROR
-        failed = await forward(group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
-        assert failed.body is not None and failed.body[0] == ForwardOutcome.ANSWERED  # with the handler's error
+async def test_member_may_not_forward_other_requests(ledger_group: LedgerGroup) -> None:
+    leader, _ = await follower_of(ledger_group)
+    for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.HEART_BEAT, 999):
+        assert (await forward(ledger_group, leader, frame_of(code))).body == bytes((ForwardOutcome.NOT_FORWARDED,))
+    for wrong in (
+        b"\0\0\0\1x",
+        frame_of(**SEND) + b"x",
+        frame_of(**SEND).replace(b"10.1.2.3", b"a\\nb c d", 1),
+    ):
+        assert (await forward(ledger_group, leader, wrong)).code == ResponseCode.SYSTEM_ERROR
+    failed = await forward(ledger_group, leader, frame_of(RequestCode.GET_MAX_OFFSET, topic="T", queueId="x"))
+    assert failed.body is not None and failed.body[0] == ForwardOutcome.ANSWERED  # with the handler's error
 
 
 @pytest.mark.spec("LIM-13")
@@ -335,15 +329,14 @@ async def test_requests_in_flight_are_bounded_on_both_sides(tmp_path: Path) -> N
         assert part(follower).forwarding._requests.total == part(follower).forwarding._bytes.total == 0
 
 
-async def test_stopping_follower_answers_waiting_pulls(tmp_path: Path) -> None:
-    async with ledger_group(tmp_path) as group:
-        leader, follower = await follower_of(group)
-        waiting = asyncio.create_task(pull(group, follower, 1, suspend_ms=20_000))
-        await group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
-        async with asyncio.timeout(18):  # less than the pull may wait
-            await group.stop(group.name_of(follower))
-            # An election meanwhile would let the leader answer it.
-            assert (await waiting).code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
+async def test_stopping_follower_answers_waiting_pulls(ledger_group: LedgerGroup) -> None:
+    leader, follower = await follower_of(ledger_group)
+    waiting = asyncio.create_task(pull(ledger_group, follower, 1, suspend_ms=20_000))
+    await ledger_group.until(lambda: leader.long_polling.count == 1, "the pull is not parked")
+    async with asyncio.timeout(18):  # less than the pull may wait
+        await ledger_group.stop(ledger_group.name_of(follower))
+        # An election meanwhile would let the leader answer it.
+        assert (await waiting).code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
 
 
 async def test_stopping_follower_answers_pulls_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,19 +350,20 @@ async def test_stopping_follower_answers_pulls_without_a_pause(tmp_path: Path, m
         assert (await waiting).code in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
 
 
-async def test_unled_follower_does_not_report_a_group_as_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unled_follower_does_not_report_a_group_as_new(
+    ledger_group: LedgerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its copy may not have the offset yet; with code 22 a consumer would begin at the end of the queue."""
-    async with ledger_group(tmp_path) as group:
-        _, follower = await follower_of(group)
-        await group.until(lambda: follower.store.max_offset("T", 0) == 1, "not dispatched")
-        monkeypatch.setattr(follower.store, "on_disk", lambda offset: True)  # as the first message of an old queue
-        queue = {"consumerGroup": "New", "topic": "T", "queueId": 0}
-        assert (await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).code == 0  # the leader's
-        for name in [name for name in group.names if group.brokers[name] is not follower]:
-            await group.stop(name)
-        await group.until(lambda: not part(follower).group.serving, "it leads")
-        answer = await group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)
-        assert answer.code == ResponseCode.SYSTEM_ERROR and "no leader of the group" in (answer.remark or "")
+    _, follower = await follower_of(ledger_group)
+    await ledger_group.until(lambda: follower.store.max_offset("T", 0) == 1, "not dispatched")
+    monkeypatch.setattr(follower.store, "on_disk", lambda offset: True)  # as the first message of an old queue
+    queue = {"consumerGroup": "New", "topic": "T", "queueId": 0}
+    assert (await ledger_group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)).code == 0  # the leader's
+    for name in [name for name in ledger_group.names if ledger_group.brokers[name] is not follower]:
+        await ledger_group.stop(name)
+    await ledger_group.until(lambda: not part(follower).group.serving, "it leads")
+    answer = await ledger_group.call(follower, RequestCode.QUERY_CONSUMER_OFFSET, **queue)
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "no leader of the group" in (answer.remark or "")
 
 
 @pytest.mark.spec("DL-L01")

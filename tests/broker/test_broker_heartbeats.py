@@ -56,26 +56,27 @@ def failing_writes(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.spec("HB-04", "BP-10", "RB-08")
 @pytest.mark.parametrize("table", TABLES)
-async def test_heartbeat_is_answered_once_its_group_is_durable(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeat_is_answered_once_its_group_is_durable(
+    wire: Wire, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a crash the group was missing although its consumer's heartbeat had been answered."""
-    async with wire() as w:
-        assert (await w.heartbeat("old")).code == 0
-        file = writer_of(w, table)._file
-        assert b'"old"' in w.broker.groups.writer._file.path.read_bytes()
-        assert b'"%RETRY%old"' in w.broker.topics.writer._file.path.read_bytes()
-        held = HeldWrites(file, monkeypatch)
-        first = asyncio.create_task(w.heartbeat("new-0"))
-        await held.begun.wait()
-        again = asyncio.create_task(w.heartbeat("new-0", client_id="c2"))
-        others = [asyncio.create_task(w.heartbeat(f"new-{n}")) for n in range(1, 20)]
-        while "new-19" not in w.broker.groups.table:
-            await asyncio.sleep(0)
-        assert (await w.heartbeat("old")).code == 0, "one that creates nothing does not wait"
-        assert not first.done() and not again.done() and b"new-0" not in file.path.read_bytes()
-        held.go_on.set()
-        assert [answer.code for answer in await asyncio.gather(first, again, *others)] == [0] * 21
-        assert b"new-0" in file.path.read_bytes() and b"new-19" in file.path.read_bytes()
-        assert held.count == 2
+    assert (await wire.heartbeat("old")).code == 0
+    file = writer_of(wire, table)._file
+    assert b'"old"' in wire.broker.groups.writer._file.path.read_bytes()
+    assert b'"%RETRY%old"' in wire.broker.topics.writer._file.path.read_bytes()
+    held = HeldWrites(file, monkeypatch)
+    first = asyncio.create_task(wire.heartbeat("new-0"))
+    await held.begun.wait()
+    again = asyncio.create_task(wire.heartbeat("new-0", client_id="c2"))
+    others = [asyncio.create_task(wire.heartbeat(f"new-{n}")) for n in range(1, 20)]
+    while "new-19" not in wire.broker.groups.table:
+        await asyncio.sleep(0)
+    assert (await wire.heartbeat("old")).code == 0, "one that creates nothing does not wait"
+    assert not first.done() and not again.done() and b"new-0" not in file.path.read_bytes()
+    held.go_on.set()
+    assert [answer.code for answer in await asyncio.gather(first, again, *others)] == [0] * 21
+    assert b"new-0" in file.path.read_bytes() and b"new-19" in file.path.read_bytes()
+    assert held.count == 2
 
 
 @pytest.mark.spec("HB-04", "BP-10")
@@ -92,30 +93,32 @@ async def test_large_heartbeat_is_answered_once_all_its_groups_are_durable() -> 
 
 @pytest.mark.spec("HB-04", "BP-10")
 @pytest.mark.parametrize("table", TABLES)
-async def test_heartbeat_fails_if_its_group_cannot_be_saved(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        assert (await w.heartbeat("old")).code == 0
-        file = writer_of(w, table)._file
-        with failing_writes(file, monkeypatch):
-            for _ in range(2):  # the group is in the table now, but still not durable
-                refused = await w.heartbeat("new")
-                assert refused.code == 1 and "no space left on device" in (refused.remark or "")
-            assert (await w.heartbeat("old")).code == 0  # others are unaffected
-        assert (await w.heartbeat("new")).code == 0
-        assert not writer_of(w, table).dirty and b"new" in file.path.read_bytes()
+async def test_heartbeat_fails_if_its_group_cannot_be_saved(
+    wire: Wire, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await wire.heartbeat("old")).code == 0
+    file = writer_of(wire, table)._file
+    with failing_writes(file, monkeypatch):
+        for _ in range(2):  # the group is in the table now, but still not durable
+            refused = await wire.heartbeat("new")
+            assert refused.code == 1 and "no space left on device" in (refused.remark or "")
+        assert (await wire.heartbeat("old")).code == 0  # others are unaffected
+    assert (await wire.heartbeat("new")).code == 0
+    assert not writer_of(wire, table).dirty and b"new" in file.path.read_bytes()
 
 
 @pytest.mark.spec("RTY-02", "SND-06")
-async def test_returned_message_is_answered_once_its_topic_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        sent = await w.send()
-        back: dict[str, Any] = {"offset": int(sent.ext["msgId"][16:], 16), "group": "G", "delayLevel": 0}
-        file = w.broker.topics.writer._file
-        with failing_writes(file, monkeypatch):
-            refused = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
-            assert refused.code == 1 and "no space left on device" in (refused.remark or "")
-        assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
-        assert b'"%RETRY%G"' in file.path.read_bytes()
+async def test_returned_message_is_answered_once_its_topic_is_durable(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await wire.send()
+    back: dict[str, Any] = {"offset": int(sent.ext["msgId"][16:], 16), "group": "G", "delayLevel": 0}
+    file = wire.broker.topics.writer._file
+    with failing_writes(file, monkeypatch):
+        refused = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)
+        assert refused.code == 1 and "no space left on device" in (refused.remark or "")
+    assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
+    assert b'"%RETRY%G"' in file.path.read_bytes()
 
 
 @pytest.mark.spec("SND-06", "BP-10")

@@ -275,29 +275,28 @@ async def test_only_the_registering_connection_can_unregister() -> None:
 
 
 @pytest.mark.spec("RR-03")
-async def test_client_id_of_another_address_cannot_be_taken_over() -> None:
+async def test_client_id_of_another_address_cannot_be_taken_over(wire: Wire) -> None:
     """Replies go to the client id of the requester: a stranger who sent it in a heartbeat received them."""
-    async with wire() as w:
-        hostile = RemotingClient(settings=NetSettings())
-        try:
-            assert (await w.heartbeat("G", client_id="requester")).code == 0
-            honest = w.broker.clients.producer_of_id("requester")
-            data = HeartbeatData("requester", [ProducerData("p")])
-            command = Command(RequestCode.HEART_BEAT, body=data.encode())
-            (connection,) = w.broker.connections
-            remote, connection.remote_address = connection.remote_address, "192.0.2.7:4711"
-            w.broker.clients._producer_ids["requester"] = (connection, "192.0.2.7")
-            assert (await hostile.invoke(w.server.broker_address, command, 5000)).code == 0
-            assert w.broker.clients.producer_of_id("requester") is honest
-            assert w.broker.rejections.counts == {"client_id": 1}
-            connection.remote_address = remote
-            await w.client.close()
-            while w.broker.clients.producer_of_id("requester") is not None:
-                await asyncio.sleep(0)
-            assert (await hostile.invoke(w.server.broker_address, command, 5000)).code == 0
-            assert w.broker.clients.producer_of_id("requester") is not None
-        finally:
-            await hostile.close()
+    hostile = RemotingClient(settings=NetSettings())
+    try:
+        assert (await wire.heartbeat("G", client_id="requester")).code == 0
+        honest = wire.broker.clients.producer_of_id("requester")
+        data = HeartbeatData("requester", [ProducerData("p")])
+        command = Command(RequestCode.HEART_BEAT, body=data.encode())
+        (connection,) = wire.broker.connections
+        remote, connection.remote_address = connection.remote_address, "192.0.2.7:4711"
+        wire.broker.clients._producer_ids["requester"] = (connection, "192.0.2.7")
+        assert (await hostile.invoke(wire.server.broker_address, command, 5000)).code == 0
+        assert wire.broker.clients.producer_of_id("requester") is honest
+        assert wire.broker.rejections.counts == {"client_id": 1}
+        connection.remote_address = remote
+        await wire.client.close()
+        while wire.broker.clients.producer_of_id("requester") is not None:
+            await asyncio.sleep(0)
+        assert (await hostile.invoke(wire.server.broker_address, command, 5000)).code == 0
+        assert wire.broker.clients.producer_of_id("requester") is not None
+    finally:
+        await hostile.close()
 
 
 @pytest.mark.spec("HB-05", "BP-01")

@@ -56,66 +56,63 @@ TOPIC = {
     ],
     ids=str,
 )
-async def test_topic_with_numbers_outside_their_range_is_refused(change: dict[str, object]) -> None:
-    async with wire() as w:
-        answer = await w.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC | change)
-        assert answer.code == 1 and len(answer.remark or "") < 500
-        assert str(change.get("topic", "A")) not in w.broker.topics.table
-        assert (await w.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC | {"readQueueNums": 65_536})).code == 0
-        assert (await w.send()).code == 0
+async def test_topic_with_numbers_outside_their_range_is_refused(wire: Wire, change: dict[str, object]) -> None:
+    answer = await wire.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC | change)
+    assert answer.code == 1 and len(answer.remark or "") < 500
+    assert str(change.get("topic", "A")) not in wire.broker.topics.table
+    assert (await wire.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC | {"readQueueNums": 65_536})).code == 0
+    assert (await wire.send()).code == 0
 
 
 @pytest.mark.spec("SND-06")
 @pytest.mark.parametrize(("asked", "made"), [(2**31 - 1, 8), (0, 1), (-(2**31), 1), (3, 3)])
-async def test_send_creates_at_most_the_queues_of_the_default_topic(asked: int, made: int) -> None:
-    async with wire() as w:
-        assert (await w.send("new", d=asked)).code == 0
-        config = w.broker.topics.table["new"]
-        assert (config.read_queue_nums, config.write_queue_nums) == (made, made)
+async def test_send_creates_at_most_the_queues_of_the_default_topic(wire: Wire, asked: int, made: int) -> None:
+    assert (await wire.send("new", d=asked)).code == 0
+    config = wire.broker.topics.table["new"]
+    assert (config.read_queue_nums, config.write_queue_nums) == (made, made)
 
 
-async def test_impossible_topics_of_another_broker_are_ignored() -> None:
-    async with wire() as w:
-        table = {name: TopicConfig(name, width, width, 6) for name, width in (("a", 65_536), ("b", 65_537), ("c", -1))}
-        w.broker.topics.take(TopicConfigTable(table))
-        assert [name for name in table if name in w.broker.topics.table] == ["a"]
+async def test_impossible_topics_of_another_broker_are_ignored(wire: Wire) -> None:
+    table = {name: TopicConfig(name, width, width, 6) for name, width in (("a", 65_536), ("b", 65_537), ("c", -1))}
+    wire.broker.topics.take(TopicConfigTable(table))
+    assert [name for name in table if name in wire.broker.topics.table] == ["a"]
 
 
 @pytest.mark.spec("SND-06")
-async def test_send_that_creates_a_topic_fails_if_the_topic_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_that_creates_a_topic_fails_if_the_topic_cannot_be_saved(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was acknowledged, and the failure only logged."""
-    async with wire() as w:
-        assert (await w.send("old")).code == 0
-        file = w.broker.topics.writer._file
+    assert (await wire.send("old")).code == 0
+    file = wire.broker.topics.writer._file
 
-        def fail(data: bytes) -> None:
-            raise StoreError("no space left on device")
+    def fail(data: bytes) -> None:
+        raise StoreError("no space left on device")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(file, "write", fail)
-            for _ in range(2):  # the topic is in the table now, but still not durable
-                refused = await w.send("new")
-                assert refused.code == 1 and "no space left on device" in (refused.remark or "")
-            created = await w.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC)
-            assert created.code == 1 and "no space left on device" in (created.remark or "")
-            assert (await w.send("old")).code == 0  # others are unaffected
-        assert (await w.send("new")).code == 0
-        assert not w.broker.topics.writer.dirty and b'"new"' in file.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "write", fail)
+        for _ in range(2):  # the topic is in the table now, but still not durable
+            refused = await wire.send("new")
+            assert refused.code == 1 and "no space left on device" in (refused.remark or "")
+        created = await wire.call(Code.UPDATE_AND_CREATE_TOPIC, **TOPIC)
+        assert created.code == 1 and "no space left on device" in (created.remark or "")
+        assert (await wire.send("old")).code == 0  # others are unaffected
+    assert (await wire.send("new")).code == 0
+    assert not wire.broker.topics.writer.dirty and b'"new"' in file.path.read_bytes()
 
 
 # ---- half messages
 
 
-async def test_clients_commit_no_offsets_of_the_transaction_group() -> None:
+async def test_clients_commit_no_offsets_of_the_transaction_group(wire: Wire) -> None:
     """The broker would take the offset for its progress after a crash, and forget the half messages before it."""
-    async with wire() as w:
-        assert (await w.send(properties={"TRAN_MSG": "true", "PGROUP": "honest", "UNIQ_KEY": "x"})).code == 0
-        place = {"consumerGroup": "CID_RMQ_SYS_TRANS", "topic": HALF_TOPIC, "queueId": 0}
-        answer = await w.call(Code.UPDATE_CONSUMER_OFFSET, **place, commitOffset=1000)
-        assert answer.code == ResponseCode.NO_PERMISSION
-        more = {"queueOffset": 0, "maxMsgNums": 1, "sysFlag": 5, "suspendTimeoutMillis": 0, "subscription": "*"}
-        await w.call(Code.PULL_MESSAGE, **place, **more, commitOffset=1000, subVersion=0)
-        assert not w.broker.offsets.get(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0)
+    assert (await wire.send(properties={"TRAN_MSG": "true", "PGROUP": "honest", "UNIQ_KEY": "x"})).code == 0
+    place = {"consumerGroup": "CID_RMQ_SYS_TRANS", "topic": HALF_TOPIC, "queueId": 0}
+    answer = await wire.call(Code.UPDATE_CONSUMER_OFFSET, **place, commitOffset=1000)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    more = {"queueOffset": 0, "maxMsgNums": 1, "sysFlag": 5, "suspendTimeoutMillis": 0, "subscription": "*"}
+    await wire.call(Code.PULL_MESSAGE, **place, **more, commitOffset=1000, subVersion=0)
+    assert not wire.broker.offsets.get(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0)
 
 
 @pytest.mark.spec("LIM-13", "TX-08")
@@ -209,48 +206,46 @@ def test_expired_locks_make_way_when_the_table_is_full() -> None:
 
 
 @pytest.mark.spec("LIM-13")
-async def test_locks_with_long_or_illegal_names_are_refused() -> None:
-    async with wire() as w:
-        assert (await w.send()).code == 0
-        good = LockBatchRequest("G", "c", [MessageQueue("T", "broker-a", 0)])
-        bad = [
-            dataclasses.replace(good, consumer_group="x" * 256),
-            dataclasses.replace(good, client_id="x" * 256),
-            dataclasses.replace(good, mq_set=[MessageQueue("x" * 200, "b", 0)]),
-            dataclasses.replace(good, mq_set=[MessageQueue("T", "b" * 256, 0)]),
-        ]
-        for body in bad:
-            answer = await w.call(Code.LOCK_BATCH_MQ, body.encode())
-            assert answer.code == 1 and len(answer.remark or "") < 300
-        assert w.broker.locks._locks == {}
-        assert b"broker-a" in ((await w.call(Code.LOCK_BATCH_MQ, good.encode())).body or b"")
+async def test_locks_with_long_or_illegal_names_are_refused(wire: Wire) -> None:
+    assert (await wire.send()).code == 0
+    good = LockBatchRequest("G", "c", [MessageQueue("T", "broker-a", 0)])
+    bad = [
+        dataclasses.replace(good, consumer_group="x" * 256),
+        dataclasses.replace(good, client_id="x" * 256),
+        dataclasses.replace(good, mq_set=[MessageQueue("x" * 200, "b", 0)]),
+        dataclasses.replace(good, mq_set=[MessageQueue("T", "b" * 256, 0)]),
+    ]
+    for body in bad:
+        answer = await wire.call(Code.LOCK_BATCH_MQ, body.encode())
+        assert answer.code == 1 and len(answer.remark or "") < 300
+    assert wire.broker.locks._locks == {}
+    assert b"broker-a" in ((await wire.call(Code.LOCK_BATCH_MQ, good.encode())).body or b"")
 
 
 @pytest.mark.spec("OR-02")
-async def test_stranger_cannot_release_or_renew_the_locks_of_a_live_consumer() -> None:
+async def test_stranger_cannot_release_or_renew_the_locks_of_a_live_consumer(wire: Wire) -> None:
     """Its client id, which anyone may list, was enough, from any address."""
-    async with wire() as w:
-        assert (await w.send()).code == 0
-        assert (await w.heartbeat("G", "T", client_id="honest")).code == 0
-        own = LockBatchRequest("G", "honest", [MessageQueue("T", "broker-a", 0)]).encode()
-        assert b"broker-a" in ((await w.call(Code.LOCK_BATCH_MQ, own)).body or b"")
-        (connection,) = w.broker.connections
-        remote, connection.remote_address = connection.remote_address, "192.0.2.7:4711"
-        hostile = RemotingClient(settings=NetSettings())
-        try:
-            for code in (Code.UNLOCK_BATCH_MQ, Code.LOCK_BATCH_MQ):
-                answer = await hostile.invoke(w.server.broker_address, Command(code, body=own), 5000)
-                assert answer.code == 16 and "from another address" in (answer.remark or "")
-            other = LockBatchRequest("G", "other", [MessageQueue("T", "broker-a", 0)]).encode()
-            answer = await hostile.invoke(w.server.broker_address, Command(Code.LOCK_BATCH_MQ, body=other), 5000)
-            assert b"broker-a" not in (answer.body or b""), "the honest consumer still owns it"
-            assert (await w.call(Code.LOCK_BATCH_MQ, own)).code == 0
-            connection.remote_address = remote  # a second connection of the same host, after the first one is lost
-            assert (
-                await hostile.invoke(w.server.broker_address, Command(Code.UNLOCK_BATCH_MQ, body=own), 5000)
-            ).code == 0
-        finally:
-            await hostile.close()
+    assert (await wire.send()).code == 0
+    assert (await wire.heartbeat("G", "T", client_id="honest")).code == 0
+    own = LockBatchRequest("G", "honest", [MessageQueue("T", "broker-a", 0)]).encode()
+    assert b"broker-a" in ((await wire.call(Code.LOCK_BATCH_MQ, own)).body or b"")
+    (connection,) = wire.broker.connections
+    remote, connection.remote_address = connection.remote_address, "192.0.2.7:4711"
+    hostile = RemotingClient(settings=NetSettings())
+    try:
+        for code in (Code.UNLOCK_BATCH_MQ, Code.LOCK_BATCH_MQ):
+            answer = await hostile.invoke(wire.server.broker_address, Command(code, body=own), 5000)
+            assert answer.code == 16 and "from another address" in (answer.remark or "")
+        other = LockBatchRequest("G", "other", [MessageQueue("T", "broker-a", 0)]).encode()
+        answer = await hostile.invoke(wire.server.broker_address, Command(Code.LOCK_BATCH_MQ, body=other), 5000)
+        assert b"broker-a" not in (answer.body or b""), "the honest consumer still owns it"
+        assert (await wire.call(Code.LOCK_BATCH_MQ, own)).code == 0
+        connection.remote_address = remote  # a second connection of the same host, after the first one is lost
+        assert (
+            await hostile.invoke(wire.server.broker_address, Command(Code.UNLOCK_BATCH_MQ, body=own), 5000)
+        ).code == 0
+    finally:
+        await hostile.close()
 
 
 async def test_floods_of_lock_requests_leave_time_to_others() -> None:
@@ -360,16 +355,17 @@ async def test_offsets_of_invented_groups_do_not_fill_the_table() -> None:
 # ---- log lines
 
 
-async def test_refused_ends_and_replies_take_a_bounded_number_of_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_ends_and_replies_take_a_bounded_number_of_log_lines(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each was a line of up to 200 KB: any client could fill the disk of the log."""
-    async with wire() as w:
-        caplog.clear()
-        end = {"producerGroup": "g", "tranStateTableOffset": 1, "commitLogOffset": 1, "commitOrRollback": 8}
-        for _ in range(50):
-            answer = await w.call(Code.END_TRANSACTION, **end, transactionId="x" * 100_000)
-            assert answer.code == 1
-            fields = {"a": "g", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "j": 0}
-            to = "REPLY_TO_CLIENT\x01" + "y" * 10_000
-            assert (await w.call(Code.SEND_REPLY_MESSAGE_V2, b"", **fields, i=to)).code == 1
-        lines = [record.getMessage() for record in caplog.records]
-        assert len(lines) <= 5 and max(map(len, lines)) < 1000
+    caplog.clear()
+    end = {"producerGroup": "g", "tranStateTableOffset": 1, "commitLogOffset": 1, "commitOrRollback": 8}
+    for _ in range(50):
+        answer = await wire.call(Code.END_TRANSACTION, **end, transactionId="x" * 100_000)
+        assert answer.code == 1
+        fields = {"a": "g", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "j": 0}
+        to = "REPLY_TO_CLIENT\x01" + "y" * 10_000
+        assert (await wire.call(Code.SEND_REPLY_MESSAGE_V2, b"", **fields, i=to)).code == 1
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) <= 5 and max(map(len, lines)) < 1000

@@ -130,19 +130,16 @@ async def test_woken_pulls_wait_while_their_peer_does_not_read() -> None:
 
 
 @pytest.mark.spec("LIM-11", "HB-06")
-async def test_closed_peer_with_unread_responses_leaves_nothing_behind() -> None:
-    async with wire() as w:
-        await w.send()
-        async with peer(w, receive_bytes=4096) as attacker:
-            await park(w, attacker, [pull_frame(n) for n in range(50)])
-            await w.send(body=bytes(400_000))
-            await until(lambda: bool(w.broker.long_polling._blocked))
-        await until(lambda: w.broker.long_polling.count == 0)
-        left = w.broker.long_polling
-        assert not (
-            left._blocked or left._ready or left._groups or left._addresses or left._queues or left._by_due_tick
-        )
-        assert left._bytes.total == 0
+async def test_closed_peer_with_unread_responses_leaves_nothing_behind(wire: Wire) -> None:
+    await wire.send()
+    async with peer(wire, receive_bytes=4096) as attacker:
+        await park(wire, attacker, [pull_frame(n) for n in range(50)])
+        await wire.send(body=bytes(400_000))
+        await until(lambda: bool(wire.broker.long_polling._blocked))
+    await until(lambda: wire.broker.long_polling.count == 0)
+    left = wire.broker.long_polling
+    assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._by_due_tick)
+    assert left._bytes.total == 0
 
 
 @pytest.mark.spec("LP-03", "LIM-11")
@@ -241,17 +238,16 @@ async def test_each_filter_is_evaluated_once_per_message() -> None:
 
 
 @pytest.mark.spec("LP-03", "FIL-02")
-async def test_pull_with_several_tags_is_woken_by_each() -> None:
-    async with wire() as w:
-        await w.send()
-        for number, tag in enumerate(("a", "b")):
-            waiting = asyncio.create_task(w.pull(offset=1 + number * 2, suspend_ms=20_000, subscription="a || b"))
-            await until(lambda: w.broker.long_polling.count == 1)
-            await w.send(properties={"TAGS": "other"})
-            assert w.broker.long_polling.count == 1
-            await w.send(properties={"TAGS": tag})
-            assert (await waiting).code == 0
-            assert not w.broker.long_polling._queues, "its other tag waits no longer"
+async def test_pull_with_several_tags_is_woken_by_each(wire: Wire) -> None:
+    await wire.send()
+    for number, tag in enumerate(("a", "b")):
+        waiting = asyncio.create_task(wire.pull(offset=1 + number * 2, suspend_ms=20_000, subscription="a || b"))
+        await until(lambda: wire.broker.long_polling.count == 1)
+        await wire.send(properties={"TAGS": "other"})
+        assert wire.broker.long_polling.count == 1
+        await wire.send(properties={"TAGS": tag})
+        assert (await waiting).code == 0
+        assert not wire.broker.long_polling._queues, "its other tag waits no longer"
 
 
 async def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> None:
@@ -474,23 +470,21 @@ async def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPa
     ("subscription", "least"),
     [("\U0001f600" + "x" * 10_000, 40_000), ("||".join(f"t{n}" for n in range(60)), 60 * polling.CODE_BYTES)],
 )
-async def test_parked_pull_counts_the_memory_it_takes(subscription: str, least: int) -> None:
+async def test_parked_pull_counts_the_memory_it_takes(wire: Wire, subscription: str, least: int) -> None:
     """Counted in characters, pulls with 60 tags, or with a character beyond the first 65,536, took four to six times the limit."""
-    async with wire() as w:
-        await w.send()
-        async with peer(w) as sock:
-            await park(w, sock, [pull_frame(1, subscription=subscription)])
-            (parked,) = w.broker.long_polling.parked()
-            assert least < parked.held_bytes < least + 10_000
-            assert w.broker.long_polling._bytes.total == parked.held_bytes
+    await wire.send()
+    async with peer(wire) as sock:
+        await park(wire, sock, [pull_frame(1, subscription=subscription)])
+        (parked,) = wire.broker.long_polling.parked()
+        assert least < parked.held_bytes < least + 10_000
+        assert wire.broker.long_polling._bytes.total == parked.held_bytes
 
 
 @pytest.mark.spec("LP-01")
-async def test_wait_of_a_parked_pull_is_at_most_60_s() -> None:
-    async with wire() as w:
-        await w.send()
-        async with peer(w) as sock:
-            now = asyncio.get_running_loop().time()
-            await park(w, sock, [pull_frame(1, suspendTimeoutMillis=2**62)])
-            (parked,) = w.broker.long_polling.parked()
-            assert now + 59 < parked.deadline <= asyncio.get_running_loop().time() + 60
+async def test_wait_of_a_parked_pull_is_at_most_60_s(wire: Wire) -> None:
+    await wire.send()
+    async with peer(wire) as sock:
+        now = asyncio.get_running_loop().time()
+        await park(wire, sock, [pull_frame(1, suspendTimeoutMillis=2**62)])
+        (parked,) = wire.broker.long_polling.parked()
+        assert now + 59 < parked.deadline <= asyncio.get_running_loop().time() + 60

@@ -227,34 +227,33 @@ class Asker:
 
 
 @pytest.mark.spec("IX-03", "LIM-13")
-async def test_queries_of_one_host_leave_places_to_other_hosts() -> None:
+async def test_queries_of_one_host_leave_places_to_other_hosts(wire: Wire) -> None:
     """64 queries by key of one client, which it can make long, were all that could wait: the query of any other was refused."""
-    async with wire() as w:
-        await w.send(properties={"KEYS": "k"})
-        w.broker.store.put_in_index()
-        slices = w.broker._slices
-        slices._first_seconds = 0  # every query is long
-        context = MessageContext(w.broker.settings, w.broker.store, w.broker.clients, slices, Relays(1))
-        until = wall_clock_ms() + 60_000
-        header = QueryMessage(topic="T", key="k", max_num=32, begin_timestamp=0, end_timestamp=until)
+    await wire.send(properties={"KEYS": "k"})
+    wire.broker.store.put_in_index()
+    slices = wire.broker._slices
+    slices._first_seconds = 0  # every query is long
+    context = MessageContext(wire.broker.settings, wire.broker.store, wire.broker.clients, slices, Relays(1))
+    until = wall_clock_ms() + 60_000
+    header = QueryMessage(topic="T", key="k", max_num=32, begin_timestamp=0, end_timestamp=until)
 
-        def ask(address: str) -> Coroutine[Any, Any, Command]:
-            asked = query(context, cast(Connection, Asker(address)), Command(Code.QUERY_MESSAGE), header)
-            assert isinstance(asked, Coroutine)
-            return asked
+    def ask(address: str) -> Coroutine[Any, Any, Command]:
+        asked = query(context, cast(Connection, Asker(address)), Command(Code.QUERY_MESSAGE), header)
+        assert isinstance(asked, Coroutine)
+        return asked
 
-        taken = []
-        for port in range(PATIENT_MAX // 2):  # each from a connection of its own
-            taken.append(ask(f"192.0.2.7:{port}"))
-        with pytest.raises(ResponseError, match=r"32 are in use by 192.0.2.7, the other 32 are for other addresses"):
-            ask("192.0.2.7:99")
-        for address in ("192.0.2.8:1", "[2001:db8::1]:1", "127.0.0.1:1"):
-            taken.append(ask(address))
-        answers = await asyncio.gather(*taken)
-        assert len(answers) == PATIENT_MAX // 2 + 3
-        for answer in answers:
-            assert [message.properties["KEYS"] for message in decode_records(answer.body or b"")] == ["k"]
-        assert (await ask("192.0.2.7:99")).code == 0
+    taken = []
+    for port in range(PATIENT_MAX // 2):  # each from a connection of its own
+        taken.append(ask(f"192.0.2.7:{port}"))
+    with pytest.raises(ResponseError, match=r"32 are in use by 192.0.2.7, the other 32 are for other addresses"):
+        ask("192.0.2.7:99")
+    for address in ("192.0.2.8:1", "[2001:db8::1]:1", "127.0.0.1:1"):
+        taken.append(ask(address))
+    answers = await asyncio.gather(*taken)
+    assert len(answers) == PATIENT_MAX // 2 + 3
+    for answer in answers:
+        assert [message.properties["KEYS"] for message in decode_records(answer.body or b"")] == ["k"]
+    assert (await ask("192.0.2.7:99")).code == 0
 
 
 @pytest.mark.spec("IX-03", "IX-06")

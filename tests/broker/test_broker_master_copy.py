@@ -54,48 +54,45 @@ def state(both: Pair, role: str, name: str) -> Any:
 
 
 @pytest.mark.spec("MS-01", "MS-02")
-async def test_tables_are_copied_in_order_after_3_seconds_and_then_every_10(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.stop_one(both.slave)
-        asked = intercepted(both, lambda request: None)
-        began = asyncio.get_running_loop().time()
-        await both.start_slave()
-        await until(lambda: len(asked) == 12, 60)
-        assert [code for _, code in asked] == TABLES * 3
-        starts = [at for at, code in asked if code == TABLES[0]]
-        assert FIRST_SECONDS == 3 and PERIOD_SECONDS == 10
-        assert 3 <= starts[0] - began < 4
-        assert all(10 <= after - before < 13 for before, after in itertools.pairwise(starts))
+async def test_tables_are_copied_in_order_after_3_seconds_and_then_every_10(pair: Pair) -> None:
+    await pair.stop_one(pair.slave)
+    asked = intercepted(pair, lambda request: None)
+    began = asyncio.get_running_loop().time()
+    await pair.start_slave()
+    await until(lambda: len(asked) == 12, 60)
+    assert [code for _, code in asked] == TABLES * 3
+    starts = [at for at, code in asked if code == TABLES[0]]
+    assert FIRST_SECONDS == 3 and PERIOD_SECONDS == 10
+    assert 3 <= starts[0] - began < 4
+    assert all(10 <= after - before < 13 for before, after in itertools.pairwise(starts))
 
 
 @pytest.mark.spec("MS-01")
-async def test_a_restarted_master_learns_nothing_from_its_slave(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        await both.stop_one(both.master)
-        await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
-        await both.start_master()
-        await asyncio.sleep(30)  # poll
-        assert both.slave.offsets.get("T", "G", 0) == 1
-        assert both.master.offsets.get("T", "G", 0) is None
+async def test_a_restarted_master_learns_nothing_from_its_slave(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.replicated()
+    await pair.stop_one(pair.master)
+    await pair.call(pair.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
+    await pair.start_master()
+    await asyncio.sleep(30)  # poll
+    assert pair.slave.offsets.get("T", "G", 0) == 1
+    assert pair.master.offsets.get("T", "G", 0) is None
 
 
-async def test_first_copy_keeps_newer_offsets_of_the_slave(tmp_path: Path) -> None:
+async def test_first_copy_keeps_newer_offsets_of_the_slave(pair: Pair) -> None:
     """Later copies lower an offset that was reset at the master."""
-    async with pair(tmp_path) as both:
-        for _ in range(3):
-            await both.send(both.master)
-        await both.replicated()
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
-        await both.call(both.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=3)
-        copy = copy_of(both)
-        copy._masters.clear()  # as after a start of the slave
-        await copy.copy()
-        assert both.slave.offsets.get("T", "G", 0) == 3
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=2)
-        await copy.copy()
-        assert both.slave.offsets.get("T", "G", 0) == 2
+    for _ in range(3):
+        await pair.send(pair.master)
+    await pair.replicated()
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=1)
+    await pair.call(pair.slave, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=3)
+    copy = copy_of(pair)
+    copy._masters.clear()  # as after a start of the slave
+    await copy.copy()
+    assert pair.slave.offsets.get("T", "G", 0) == 3
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=2)
+    await copy.copy()
+    assert pair.slave.offsets.get("T", "G", 0) == 2
 
 
 @pytest.mark.spec("MS-01", "MS-02")
@@ -129,94 +126,90 @@ async def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(
 
 
 @pytest.mark.spec("MS-02")
-async def test_nothing_is_copied_from_an_unknown_master_or_itself(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        asked = intercepted(both, lambda request: None)
-        await both.stop_one(both.slave)
-        await both.start_slave()
-        await until(lambda: len(asked) == len(TABLES), 60)
-        asked.clear()
-        registrar, own = both.slave.registrar, both.slave.advertised_address
-        for address in ("", own):
-            registrar.master_address = address
-            await copy_of(both).copy()
-        assert not asked
+async def test_nothing_is_copied_from_an_unknown_master_or_itself(pair: Pair) -> None:
+    await pair.send(pair.master)
+    asked = intercepted(pair, lambda request: None)
+    await pair.stop_one(pair.slave)
+    await pair.start_slave()
+    await until(lambda: len(asked) == len(TABLES), 60)
+    asked.clear()
+    registrar, own = pair.slave.registrar, pair.slave.advertised_address
+    for address in ("", own):
+        registrar.master_address = address
+        await copy_of(pair).copy()
+    assert not asked
 
 
 @pytest.mark.spec("MS-03")
-async def test_topics_and_groups_are_replaced_if_their_version_differs(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.call(both.master, 200, b'{"groupName":"slow","retryQueueNums":2}')
-        await both.replicated()
-        copy = copy_of(both)
-        await copy.copy()
-        slave = both.slave
-        assert slave.topics.version == both.master.topics.version
-        assert slave.groups.version == both.master.groups.version
-        changes = slave.topics.writer.changes, slave.groups.writer.changes
-        del slave.topics.table["T"]  # the version is equal, so nothing is compared, taken over or written
-        await copy.copy()
-        assert "T" not in slave.topics.table
-        assert (slave.topics.writer.changes, slave.groups.writer.changes) == changes
-        await both.call(both.master, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="slow")
-        await both.call(
-            both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
-            writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
-        )  # fmt: skip
-        await copy.copy()
-        assert {"T", "made"} <= slave.topics.table.keys()
-        assert "slow" not in slave.groups.table
-        await asyncio.gather(slave.topics.writer.saved(), slave.groups.writer.saved())
-        for name, key in (
-            ("topics.json", "topicConfigTable"),
-            ("subscriptionGroup.json", "subscriptionGroupTable"),
-        ):
-            own, its = state(both, "slave", name), state(both, "master", name)
-            assert own["dataVersion"] == its["dataVersion"]
-            assert own[key].keys() >= its[key].keys()
+async def test_topics_and_groups_are_replaced_if_their_version_differs(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.call(pair.master, 200, b'{"groupName":"slow","retryQueueNums":2}')
+    await pair.replicated()
+    copy = copy_of(pair)
+    await copy.copy()
+    slave = pair.slave
+    assert slave.topics.version == pair.master.topics.version
+    assert slave.groups.version == pair.master.groups.version
+    changes = slave.topics.writer.changes, slave.groups.writer.changes
+    del slave.topics.table["T"]  # the version is equal, so nothing is compared, taken over or written
+    await copy.copy()
+    assert "T" not in slave.topics.table
+    assert (slave.topics.writer.changes, slave.groups.writer.changes) == changes
+    await pair.call(pair.master, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="slow")
+    await pair.call(
+        pair.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
+        writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
+    )  # fmt: skip
+    await copy.copy()
+    assert {"T", "made"} <= slave.topics.table.keys()
+    assert "slow" not in slave.groups.table
+    await asyncio.gather(slave.topics.writer.saved(), slave.groups.writer.saved())
+    for name, key in (
+        ("topics.json", "topicConfigTable"),
+        ("subscriptionGroup.json", "subscriptionGroupTable"),
+    ):
+        own, its = state(pair, "slave", name), state(pair, "master", name)
+        assert own["dataVersion"] == its["dataVersion"]
+        assert own[key].keys() >= its[key].keys()
 
 
 @pytest.mark.spec("MS-05")
-async def test_progress_by_level_is_written_to_its_file_and_used_after_a_change_of_role(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        for number in range(3):
-            answer = await both.call(
-                both.master, RequestCode.SEND_MESSAGE_V2, b"%d" % number, a="p", b="T", c="TBW102", d=4, e=0, f=0,
-                g=1, h=0, i="DELAY\x011", j=0, k="false", m="false",
-            )  # fmt: skip
-            assert answer.code == 0
-        await until(lambda: both.master.store.max_offset("T", 0) == 3)
-        await until(lambda: (state(both, "slave", "delayOffset.json") or {}).get("offsetTable") == {"1": 3}, 60)
-        assert both.slave.master.delay.offsets().get(1, 0) != 3  # the file only
-        await both.stop_one(both.master)
-        await both.stop_one(both.slave)
-        assert state(both, "slave", "delayOffset.json")["offsetTable"] == {"1": 3}
-        promoted = await both._broker("slave", HaSettings())
-        assert promoted.master.delay.offsets()[1] == 3
-        await asyncio.sleep(30)  # poll
-        assert promoted.store.max_offset("T", 0) == 3
+async def test_progress_by_level_is_written_to_its_file_and_used_after_a_change_of_role(pair: Pair) -> None:
+    for number in range(3):
+        answer = await pair.call(
+            pair.master, RequestCode.SEND_MESSAGE_V2, b"%d" % number, a="p", b="T", c="TBW102", d=4, e=0, f=0,
+            g=1, h=0, i="DELAY\x011", j=0, k="false", m="false",
+        )  # fmt: skip
+        assert answer.code == 0
+    await until(lambda: pair.master.store.max_offset("T", 0) == 3)
+    await until(lambda: (state(pair, "slave", "delayOffset.json") or {}).get("offsetTable") == {"1": 3}, 60)
+    assert pair.slave.master.delay.offsets().get(1, 0) != 3  # the file only
+    await pair.stop_one(pair.master)
+    await pair.stop_one(pair.slave)
+    assert state(pair, "slave", "delayOffset.json")["offsetTable"] == {"1": 3}
+    promoted = await pair._broker("slave", HaSettings())
+    assert promoted.master.delay.offsets()[1] == 3
+    await asyncio.sleep(30)  # poll
+    assert promoted.store.max_offset("T", 0) == 3
 
 
 @pytest.mark.spec("MS-07")
-async def test_pulls_commit_at_the_master_on_their_first_processing(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        await both.pull(both.slave, sysFlag=5, commitOffset=1)
-        assert both.slave.offsets.get("T", "G", 0) is None
-        await both.pull(both.master, sysFlag=4, commitOffset=1)  # without the flag
-        assert both.master.offsets.get("T", "G", 0) is None
-        parked = asyncio.create_task(both.pull(both.master, 1, sysFlag=7, suspendTimeoutMillis=15_000, commitOffset=1))
-        await until(lambda: both.master.offsets.get("T", "G", 0) == 1)
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=0)
-        await both.send(both.master)
-        assert (await parked).code == 0
-        assert both.master.offsets.get("T", "G", 0) == 0  # not again when it is woken
-        await both.stop_one(both.slave)
-        await both.pull(both.master, sysFlag=5, commitOffset=2)  # after a failover: the master is up to date again
-        assert both.master.offsets.get("T", "G", 0) == 2
+async def test_pulls_commit_at_the_master_on_their_first_processing(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.replicated()
+    await pair.pull(pair.slave, sysFlag=5, commitOffset=1)
+    assert pair.slave.offsets.get("T", "G", 0) is None
+    await pair.pull(pair.master, sysFlag=4, commitOffset=1)  # without the flag
+    assert pair.master.offsets.get("T", "G", 0) is None
+    parked = asyncio.create_task(pair.pull(pair.master, 1, sysFlag=7, suspendTimeoutMillis=15_000, commitOffset=1))
+    await until(lambda: pair.master.offsets.get("T", "G", 0) == 1)
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **OFFSET, commitOffset=0)
+    await pair.send(pair.master)
+    assert (await parked).code == 0
+    assert pair.master.offsets.get("T", "G", 0) == 0  # not again when it is woken
+    await pair.stop_one(pair.slave)
+    await pair.pull(pair.master, sysFlag=5, commitOffset=2)  # after a failover: the master is up to date again
+    assert pair.master.offsets.get("T", "G", 0) == 2
 
 
 @pytest.mark.spec("MS-09")

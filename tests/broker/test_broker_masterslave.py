@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokerpair import SYNC_FLUSH, pair
+from brokerpair import SYNC_FLUSH, Pair, pair
 
 from saturnmq.broker import Broker
 from saturnmq.broker.services.delay import DelayService
@@ -16,55 +16,52 @@ from saturnmq.replication.masterslave.settings import HaSettings
 from waiting import until
 
 
-async def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messages(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        for number in range(10):
-            assert (await both.send(both.master, b"%d" % number)).code == 0
-        await both.replicated()
-        found = await both.messages(both.slave)
-        assert [message.body for message in found] == [b"%d" % number for number in range(10)]
-        assert both.slave.registrar.master_address == both.master.advertised_address
-        host, port = both.master.ha_master.address  # type: ignore[union-attr]
-        assert both.slave.registrar.ha_server_address == f"{host}:{port}"
-        assert both.master.unauthenticated["ha"] == f"{host}:{port}"
+async def test_a_slave_finds_its_master_by_the_name_server_and_serves_its_messages(pair: Pair) -> None:
+    for number in range(10):
+        assert (await pair.send(pair.master, b"%d" % number)).code == 0
+    await pair.replicated()
+    found = await pair.messages(pair.slave)
+    assert [message.body for message in found] == [b"%d" % number for number in range(10)]
+    assert pair.slave.registrar.master_address == pair.master.advertised_address
+    host, port = pair.master.ha_master.address  # type: ignore[union-attr]
+    assert pair.slave.registrar.ha_server_address == f"{host}:{port}"
+    assert pair.master.unauthenticated["ha"] == f"{host}:{port}"
 
 
 @pytest.mark.spec("ADM-08")
-async def test_a_slave_refuses_sends_and_changes(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        end = both.slave.store.log.end
-        answer = await both.send(both.slave)
-        assert (answer.code, "messages are put to the slave" in (answer.remark or "")) == (14, True)
-        fields: dict[int, dict[str, object]] = {
-            17: {"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
-                 "topicFilterType": "SINGLE_TAG", "order": "false"},
-            215: {"topic": "T"},
-            200: {},
-            207: {"groupName": "G"},
-        }  # fmt: skip
-        for code, ext in fields.items():
-            answer = await both.call(both.slave, code, b"{}", **ext)
-            assert answer.code == 1
-            assert "Can't modify topic or subscription group from slave broker" in (answer.remark or "")
-        assert both.slave.store.log.end == end
-        assert "new" not in both.slave.topics.table
+async def test_a_slave_refuses_sends_and_changes(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.replicated()
+    end = pair.slave.store.log.end
+    answer = await pair.send(pair.slave)
+    assert (answer.code, "messages are put to the slave" in (answer.remark or "")) == (14, True)
+    fields: dict[int, dict[str, object]] = {
+        17: {"topic": "new", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+             "topicFilterType": "SINGLE_TAG", "order": "false"},
+        215: {"topic": "T"},
+        200: {},
+        207: {"groupName": "G"},
+    }  # fmt: skip
+    for code, ext in fields.items():
+        answer = await pair.call(pair.slave, code, b"{}", **ext)
+        assert answer.code == 1
+        assert "Can't modify topic or subscription group from slave broker" in (answer.remark or "")
+    assert pair.slave.store.log.end == end
+    assert "new" not in pair.slave.topics.table
 
 
 @pytest.mark.spec("HA-20")
-async def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        answer = await both.call(
-            both.master, RequestCode.SEND_MESSAGE_V2, b"late", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0,
-            i="DELAY\x011", j=0, k="false", m="false",
-        )  # fmt: skip
-        assert answer.code == 0
-        await until(lambda: both.master.store.max_offset("T", 0) == 1)
-        await both.replicated()
-        await asyncio.sleep(20)  # poll
-        assert both.slave.store.max_offset("T", 0) == 1
-        assert both.slave.store.log.end == both.master.store.log.end
+async def test_delayed_messages_are_delivered_by_the_master_only(pair: Pair) -> None:
+    answer = await pair.call(
+        pair.master, RequestCode.SEND_MESSAGE_V2, b"late", a="p", b="T", c="TBW102", d=4, e=0, f=0, g=1, h=0,
+        i="DELAY\x011", j=0, k="false", m="false",
+    )  # fmt: skip
+    assert answer.code == 0
+    await until(lambda: pair.master.store.max_offset("T", 0) == 1)
+    await pair.replicated()
+    await asyncio.sleep(20)  # poll
+    assert pair.slave.store.max_offset("T", 0) == 1
+    assert pair.slave.store.log.end == pair.master.store.log.end
 
 
 @pytest.mark.spec("HB-06", "DLY-07")
@@ -99,122 +96,114 @@ async def test_a_slave_answers_found_pulls_and_sends_lag_free_consumers_back(tmp
 
 
 @pytest.mark.spec("RW-08")
-async def test_a_slave_corrects_no_offset_by_default(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        for offset in (500, -5):
-            answer = await both.pull(both.slave, offset)
-            assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
-        await both.stop_one(both.slave)
-        both._settings["offset_check_in_slave"] = True
-        await both.start_slave()
-        assert (await both.pull(both.slave, 500)).code == 21
+async def test_a_slave_corrects_no_offset_by_default(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.replicated()
+    for offset in (500, -5):
+        answer = await pair.pull(pair.slave, offset)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
+    await pair.stop_one(pair.slave)
+    pair._settings["offset_check_in_slave"] = True
+    await pair.start_slave()
+    assert (await pair.pull(pair.slave, 500)).code == 21
 
 
-async def test_a_pull_parked_at_the_slave_is_woken_by_a_replicated_message(tmp_path: Path) -> None:
+async def test_a_pull_parked_at_the_slave_is_woken_by_a_replicated_message(pair: Pair) -> None:
     """Apache RocketMQ looks every 5 s (defect 16)."""
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        parked = asyncio.create_task(both.pull(both.slave, 1, sysFlag=6, suspendTimeoutMillis=15_000))
-        await asyncio.sleep(0.5)  # poll
-        began = asyncio.get_running_loop().time()
-        await both.send(both.master, b"news")
-        answer = await parked
-        assert answer.code == 0
-        assert asyncio.get_running_loop().time() - began < 3
+    await pair.send(pair.master)
+    await pair.replicated()
+    parked = asyncio.create_task(pair.pull(pair.slave, 1, sysFlag=6, suspendTimeoutMillis=15_000))
+    await asyncio.sleep(0.5)  # poll
+    began = asyncio.get_running_loop().time()
+    await pair.send(pair.master, b"news")
+    answer = await parked
+    assert answer.code == 0
+    assert asyncio.get_running_loop().time() - began < 3
 
 
-async def test_topics_groups_and_offsets_follow_the_master(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.call(
-            both.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
-            writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
-        )  # fmt: skip
-        await both.call(both.master, 200, b'{"groupName":"slow","whichBrokerWhenConsumeSlowly":1,"retryQueueNums":2}')
-        offsets = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=1)
-        slave = both.slave
-        await until(lambda: "made" in slave.topics.table and "slow" in slave.groups.table)
-        await until(lambda: slave.offsets.get("T", "G", 0) == 1)
-        assert slave.topics.table["made"].read_queue_nums == 3
-        assert slave.groups.table["slow"].retry_queue_nums == 2
-        assert slave.topics.version == both.master.topics.version
-        # what a client commits at the slave stays until the master has something new, in either direction
-        await both.call(slave, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=7)
-        count = both.master.topics.version.counter
-        await both.call(both.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="made")
-        await until(lambda: "made" not in slave.topics.table)
-        assert both.master.topics.version.counter > count
-        await asyncio.sleep(11)  # poll
-        assert slave.offsets.get("T", "G", 0) == 7
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=0)
-        await until(lambda: slave.offsets.get("T", "G", 0) == 0)
+async def test_topics_groups_and_offsets_follow_the_master(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.call(
+        pair.master, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="made", defaultTopic="TBW102", readQueueNums=3,
+        writeQueueNums=3, perm=6, topicFilterType="SINGLE_TAG", order="false",
+    )  # fmt: skip
+    await pair.call(pair.master, 200, b'{"groupName":"slow","whichBrokerWhenConsumeSlowly":1,"retryQueueNums":2}')
+    offsets = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=1)
+    slave = pair.slave
+    await until(lambda: "made" in slave.topics.table and "slow" in slave.groups.table)
+    await until(lambda: slave.offsets.get("T", "G", 0) == 1)
+    assert slave.topics.table["made"].read_queue_nums == 3
+    assert slave.groups.table["slow"].retry_queue_nums == 2
+    assert slave.topics.version == pair.master.topics.version
+    # what a client commits at the slave stays until the master has something new, in either direction
+    await pair.call(slave, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=7)
+    count = pair.master.topics.version.counter
+    await pair.call(pair.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="made")
+    await until(lambda: "made" not in slave.topics.table)
+    assert pair.master.topics.version.counter > count
+    await asyncio.sleep(11)  # poll
+    assert slave.offsets.get("T", "G", 0) == 7
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **offsets, commitOffset=0)
+    await until(lambda: slave.offsets.get("T", "G", 0) == 0)
 
 
-async def test_tables_of_another_broker_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with pair(tmp_path) as both:
-        both.slave.ha_slave.copy._broker_name = "broker-b"  # type: ignore[union-attr]
-        await both.send(both.master)
-        await until(lambda: "are not of a broker broker-b" in caplog.text)
-        assert "T" not in both.slave.topics.table
-        await until(lambda: both.slave.groups.version == both.master.groups.version)  # each failure is isolated
+async def test_tables_of_another_broker_are_refused(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.slave.ha_slave.copy._broker_name = "broker-b"  # type: ignore[union-attr]
+    await pair.send(pair.master)
+    await until(lambda: "are not of a broker broker-b" in caplog.text)
+    assert "T" not in pair.slave.topics.table
+    await until(lambda: pair.slave.groups.version == pair.master.groups.version)  # each failure is isolated
 
 
 @pytest.mark.spec("UPG-09")
-async def test_a_slave_serves_while_its_master_is_down_and_goes_on_when_it_returns(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master, b"1")
-        await both.replicated()
-        await both.stop_one(both.master)
-        assert [message.body for message in await both.messages(both.slave)] == [b"1"]
-        await both.start_master()
-        await both.send(both.master, b"2")
-        await both.replicated()
-        assert [message.body for message in await both.messages(both.slave)] == [b"1", b"2"]
+async def test_a_slave_serves_while_its_master_is_down_and_goes_on_when_it_returns(pair: Pair) -> None:
+    await pair.send(pair.master, b"1")
+    await pair.replicated()
+    await pair.stop_one(pair.master)
+    assert [message.body for message in await pair.messages(pair.slave)] == [b"1"]
+    await pair.start_master()
+    await pair.send(pair.master, b"2")
+    await pair.replicated()
+    assert [message.body for message in await pair.messages(pair.slave)] == [b"1", b"2"]
 
 
-async def test_a_slave_becomes_master_by_its_configuration(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master, b"1")
-        await both.replicated()
-        await both.stop_one(both.master)
-        await both.stop_one(both.slave)
-        promoted = await both._broker("slave", HaSettings())
-        assert (await both.send(promoted, b"2")).code == 0
-        assert [message.body for message in await both.messages(promoted)] == [b"1", b"2"]
+async def test_a_slave_becomes_master_by_its_configuration(pair: Pair) -> None:
+    await pair.send(pair.master, b"1")
+    await pair.replicated()
+    await pair.stop_one(pair.master)
+    await pair.stop_one(pair.slave)
+    promoted = await pair._broker("slave", HaSettings())
+    assert (await pair.send(promoted, b"2")).code == 0
+    assert [message.body for message in await pair.messages(promoted)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["at its stop", "without a master"])
-async def test_a_slave_creates_topics_that_only_the_log_has(tmp_path: Path, stopped: bool) -> None:
+async def test_a_slave_creates_topics_that_only_the_log_has(pair: Pair, stopped: bool) -> None:
     """Symptom: a slave whose master died before the first copy of the topics became a master whose messages no client found."""
-    async with pair(tmp_path) as both:
-        await both.stop_one(both.slave)
-        await both.send(both.master, b"1")
-        await both.start_slave()
-        await until(lambda: both.slave.store.dispatched == both.master.store.dispatched)
-        assert "T" not in both.slave.topics.table  # the first copy is made after 3 s
-        await both.stop_one(both.master)
-        if not stopped:
-            await until(lambda: "T" in both.slave.topics.table)
-        await both.stop_one(both.slave)
-        promoted = await both._broker("slave", HaSettings())
-        assert promoted.topics.table["T"].write_queue_nums == 4
-        assert [message.body for message in await both.messages(promoted)] == [b"1"]
+    await pair.stop_one(pair.slave)
+    await pair.send(pair.master, b"1")
+    await pair.start_slave()
+    await until(lambda: pair.slave.store.dispatched == pair.master.store.dispatched)
+    assert "T" not in pair.slave.topics.table  # the first copy is made after 3 s
+    await pair.stop_one(pair.master)
+    if not stopped:
+        await until(lambda: "T" in pair.slave.topics.table)
+    await pair.stop_one(pair.slave)
+    promoted = await pair._broker("slave", HaSettings())
+    assert promoted.topics.table["T"].write_queue_nums == 4
+    assert [message.body for message in await pair.messages(promoted)] == [b"1"]
 
 
-async def test_a_slave_does_not_bring_deleted_topics_back(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.stop_one(both.slave)
-        await both.send(both.master, b"1")
-        both.master.topics.delete("T")
-        await both.start_slave()
-        await until(lambda: both.slave.topics.version == both.master.topics.version)
-        await both.stop_one(both.slave)
-        assert both.slave.store.dispatched == both.master.store.dispatched
-        assert "T" not in both.slave.topics.table
+async def test_a_slave_does_not_bring_deleted_topics_back(pair: Pair) -> None:
+    await pair.stop_one(pair.slave)
+    await pair.send(pair.master, b"1")
+    pair.master.topics.delete("T")
+    await pair.start_slave()
+    await until(lambda: pair.slave.topics.version == pair.master.topics.version)
+    await pair.stop_one(pair.slave)
+    assert pair.slave.store.dispatched == pair.master.store.dispatched
+    assert "T" not in pair.slave.topics.table
 
 
 # ---- SYNC_MASTER

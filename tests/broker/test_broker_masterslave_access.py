@@ -143,79 +143,75 @@ async def send_timed(both: Pair, seconds: int) -> None:
 
 
 @pytest.mark.spec("DUR-19")
-async def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master, b"plain")
-        await send_timed(both, 5)
-        await send_timed(both, 600)
-        await until(lambda: both.master.store.max_offset("T", 0) == 2)
-        end = both.master.store.log.end
-        await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
-        await both.replicated()
-        await both.stop_one(both.master)
-        await both.stop_one(both.slave)
-        promoted = await both._broker("slave", HaSettings())
-        await asyncio.sleep(60)  # poll
-        assert [message.body for message in await both.messages(promoted)] == [b"plain", b"timed"]
-        await both.send(promoted, b"later")
-        assert promoted.store.max_offset("T", 0) == 3
+async def test_timed_messages_are_not_delivered_again_by_a_promoted_slave(pair: Pair) -> None:
+    await pair.send(pair.master, b"plain")
+    await send_timed(pair, 5)
+    await send_timed(pair, 600)
+    await until(lambda: pair.master.store.max_offset("T", 0) == 2)
+    end = pair.master.store.log.end
+    await until(lambda: timer_file(pair).get("logEnd", 0) >= end, 120)
+    await pair.replicated()
+    await pair.stop_one(pair.master)
+    await pair.stop_one(pair.slave)
+    promoted = await pair._broker("slave", HaSettings())
+    await asyncio.sleep(60)  # poll
+    assert [message.body for message in await pair.messages(promoted)] == [b"plain", b"timed"]
+    await pair.send(promoted, b"later")
+    assert promoted.store.max_offset("T", 0) == 3
 
 
 @pytest.mark.spec("DUR-19")
-async def test_progress_is_written_once_the_log_of_the_slave_covers_it(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master, b"plain")
-        await both.replicated()
-        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-        await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
-        await send_timed(both, 1)
-        await until(lambda: both.master.store.max_offset("T", 0) == 2)
-        before = timer_file(both)
-        end = both.master.store.log.end
-        for _ in range(3):
-            await copy.copy()
-            await asyncio.sleep(20)  # poll
-        assert both.master.store.flushed_offset == end
-        assert timer_file(both) == before
-        both.slave.ha_slave.client.start()  # type: ignore[union-attr]
-        await until(lambda: timer_file(both).get("logEnd", 0) >= end, 120)
-        assert both.slave.store.flushed_offset >= end
+async def test_progress_is_written_once_the_log_of_the_slave_covers_it(pair: Pair) -> None:
+    await pair.send(pair.master, b"plain")
+    await pair.replicated()
+    copy = pair.slave.ha_slave.copy  # type: ignore[union-attr]
+    await pair.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+    await send_timed(pair, 1)
+    await until(lambda: pair.master.store.max_offset("T", 0) == 2)
+    before = timer_file(pair)
+    end = pair.master.store.log.end
+    for _ in range(3):
+        await copy.copy()
+        await asyncio.sleep(20)  # poll
+    assert pair.master.store.flushed_offset == end
+    assert timer_file(pair) == before
+    pair.slave.ha_slave.client.start()  # type: ignore[union-attr]
+    await until(lambda: timer_file(pair).get("logEnd", 0) >= end, 120)
+    assert pair.slave.store.flushed_offset >= end
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[" * 20_000, '{"doneMs": 1e999, "logEnd": 0}', '{"doneMs": -1, "logEnd": 0}', '{"doneMs": "x"}']
 )
 async def test_impossible_progress_of_timed_messages_is_refused(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+    pair: Pair, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        caplog.clear()
-        both.master.master.timer.published_progress = lambda: text  # type: ignore[method-assign]
-        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-        before = timer_file(both)
-        await copy.copy()
-        assert "table=delay offsets" in caplog.text
-        assert timer_file(both) == before
-        assert not copy._errors["groups"]
+    await pair.send(pair.master)
+    await pair.replicated()
+    caplog.clear()
+    pair.master.master.timer.published_progress = lambda: text  # type: ignore[method-assign]
+    copy = pair.slave.ha_slave.copy  # type: ignore[union-attr]
+    before = timer_file(pair)
+    await copy.copy()
+    assert "table=delay offsets" in caplog.text
+    assert timer_file(pair) == before
+    assert not copy._errors["groups"]
 
 
 @pytest.mark.spec("MS-04")
-async def test_copied_offsets_do_not_exceed_the_slaves_queues(tmp_path: Path) -> None:
+async def test_copied_offsets_do_not_exceed_the_slaves_queues(pair: Pair) -> None:
     """The slave may become the master and use the offsets in between again: their messages would be skipped."""
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        await both.slave.ha_slave.client.stop()  # type: ignore[union-attr]
-        await both.send(both.master)
-        await both.send(both.master)
-        copy = both.slave.ha_slave.copy  # type: ignore[union-attr]
-        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
-        await both.call(both.master, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-        await copy.copy()
-        assert both.slave.offsets.get("T", "G", 0) == 1
-        both.slave.ha_slave.client.start()  # type: ignore[union-attr]
-        await both.replicated()
-        await copy.copy()
-        assert both.slave.offsets.get("T", "G", 0) == 3
+    await pair.send(pair.master)
+    await pair.replicated()
+    await pair.slave.ha_slave.client.stop()  # type: ignore[union-attr]
+    await pair.send(pair.master)
+    await pair.send(pair.master)
+    copy = pair.slave.ha_slave.copy  # type: ignore[union-attr]
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
+    await pair.call(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+    await copy.copy()
+    assert pair.slave.offsets.get("T", "G", 0) == 1
+    pair.slave.ha_slave.client.start()  # type: ignore[union-attr]
+    await pair.replicated()
+    await copy.copy()
+    assert pair.slave.offsets.get("T", "G", 0) == 3

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from brokerpair import pair
+from brokerpair import Pair, pair
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.net import NetSettings
@@ -45,16 +45,15 @@ async def test_a_configured_address_of_the_master_is_kept(tmp_path: Path) -> Non
 
 @pytest.mark.spec("HA-02")
 async def test_a_slave_without_an_address_starts_and_does_not_replicate(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        alone = await both._broker("alone", HaSettings(), broker_role="SLAVE", broker_id=2, namesrv_addr="")
-        caplog.clear()
-        await asyncio.sleep(60)  # poll
-        assert alone.store.log.end == 0
-        assert alone.ha_slave is not None and not alone.ha_slave.client.connected
-        assert "replication stopped" not in caplog.text
+    await pair.send(pair.master)
+    alone = await pair._broker("alone", HaSettings(), broker_role="SLAVE", broker_id=2, namesrv_addr="")
+    caplog.clear()
+    await asyncio.sleep(60)  # poll
+    assert alone.store.log.end == 0
+    assert alone.ha_slave is not None and not alone.ha_slave.client.connected
+    assert "replication stopped" not in caplog.text
 
 
 @pytest.mark.spec("HA-19")
@@ -110,20 +109,19 @@ async def test_half_messages_are_checked_by_the_master_only(tmp_path: Path, capl
 
 
 @pytest.mark.spec("HA-21")
-async def test_topics_of_a_slave_are_not_registered_and_it_learns_of_its_master(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.send(both.master)
-        await both.replicated()
-        both.slave.topics.ensure("OnlyHere", 1)
-        await both.slave.registrar.register(force=True)
-        assert (await both.route("OnlyHere")).code == 17
-        found = await both.route("T")
-        assert found.code == 0
-        assert both.slave.advertised_address.encode() in (found.body or b"")
-        host, port = both.master.ha_master.address  # type: ignore[union-attr]
-        registrar = both.slave.registrar
-        assert (registrar.master_address, registrar.ha_server_address) == (
-            both.master.advertised_address,
-            f"{host}:{port}",
-        )
-        assert both.master.registrar.master_address == ""
+async def test_topics_of_a_slave_are_not_registered_and_it_learns_of_its_master(pair: Pair) -> None:
+    await pair.send(pair.master)
+    await pair.replicated()
+    pair.slave.topics.ensure("OnlyHere", 1)
+    await pair.slave.registrar.register(force=True)
+    assert (await pair.route("OnlyHere")).code == 17
+    found = await pair.route("T")
+    assert found.code == 0
+    assert pair.slave.advertised_address.encode() in (found.body or b"")
+    host, port = pair.master.ha_master.address  # type: ignore[union-attr]
+    registrar = pair.slave.registrar
+    assert (registrar.master_address, registrar.ha_server_address) == (
+        pair.master.advertised_address,
+        f"{host}:{port}",
+    )
+    assert pair.master.registrar.master_address == ""

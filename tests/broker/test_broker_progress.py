@@ -74,16 +74,15 @@ async def test_topic_stats_have_one_entry_per_write_queue() -> None:
 
 
 @pytest.mark.spec("RT-02", "RT-04")
-async def test_times_of_expired_messages_are_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        await w.send()
-        await commit(w, 1)
-        for name in ("min_offset", "store_time"):  # what a queue answers whose records are deleted
-            monkeypatch.setattr(w.broker.store, name, lambda *_: -1)
-        answer = await w.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
-        found = TopicStatsTable.decode(answer.body or b"").offset_table[queue(0)]
-        assert (found.min_offset, found.max_offset, found.last_update_timestamp) == (0, 1, 0)
-        assert sides(await consume_stats(w))["T", 0] == (1, 1, 0)
+async def test_times_of_expired_messages_are_0(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    await wire.send()
+    await commit(wire, 1)
+    for name in ("min_offset", "store_time"):  # what a queue answers whose records are deleted
+        monkeypatch.setattr(wire.broker.store, name, lambda *_: -1)
+    answer = await wire.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+    found = TopicStatsTable.decode(answer.body or b"").offset_table[queue(0)]
+    assert (found.min_offset, found.max_offset, found.last_update_timestamp) == (0, 1, 0)
+    assert sides(await consume_stats(wire))["T", 0] == (1, 1, 0)
 
 
 @pytest.mark.spec("RT-03", "RT-04")
@@ -135,62 +134,60 @@ async def test_consume_stats_leave_out_what_an_online_group_does_not_subscribe()
 
 
 @pytest.mark.spec("RT-05")
-async def test_broker_consume_stats_list_every_group_and_topic() -> None:
-    async with wire() as w:
-        w.broker.topics.set(TopicConfig("T", read_queue_nums=1, write_queue_nums=2))
-        w.broker.topics.set(TopicConfig("O", read_queue_nums=1, write_queue_nums=1, order=True))
-        for topic in ("T", "T", "T", "O"):
-            await w.send(topic)
-        for group in ("G", "H", "Idle"):
-            w.broker.groups.find(group)
-        await commit(w, 1)
-        await commit(w, 0, topic="O")
-        await commit(w, 3, group="H")
+async def test_broker_consume_stats_list_every_group_and_topic(wire: Wire) -> None:
+    wire.broker.topics.set(TopicConfig("T", read_queue_nums=1, write_queue_nums=2))
+    wire.broker.topics.set(TopicConfig("O", read_queue_nums=1, write_queue_nums=1, order=True))
+    for topic in ("T", "T", "T", "O"):
+        await wire.send(topic)
+    for group in ("G", "H", "Idle"):
+        wire.broker.groups.find(group)
+    await commit(wire, 1)
+    await commit(wire, 0, topic="O")
+    await commit(wire, 3, group="H")
 
-        async def listed(is_order: bool) -> tuple[dict[str, list[dict[tuple[str, int], int]]], int]:
-            answer = await w.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=is_order)
-            body = ConsumeStatsList.decode(answer.body or b"")
-            assert body.broker_addr == w.server.broker_address
-            table = {
-                group: [{at: broker - own for at, (broker, own, _) in sides(one).items()} for one in topics]
-                for entry in body.consume_stats_list
-                for group, topics in entry.items()
-            }
-            assert {"G", "H", "Idle", "TOOLS_CONSUMER"} <= set(table), "every subscription group"
-            return {group: topics for group, topics in table.items() if topics}, body.total_diff
+    async def listed(is_order: bool) -> tuple[dict[str, list[dict[tuple[str, int], int]]], int]:
+        answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=is_order)
+        body = ConsumeStatsList.decode(answer.body or b"")
+        assert body.broker_addr == wire.server.broker_address
+        table = {
+            group: [{at: broker - own for at, (broker, own, _) in sides(one).items()} for one in topics]
+            for entry in body.consume_stats_list
+            for group, topics in entry.items()
+        }
+        assert {"G", "H", "Idle", "TOOLS_CONSUMER"} <= set(table), "every subscription group"
+        return {group: topics for group, topics in table.items() if topics}, body.total_diff
 
-        found, total = await listed(False)
-        assert sorted(found["G"], key=len) == [{("O", 0): 1}, {("T", 0): 2, ("T", 1): 0}]
-        assert found["H"] == [{("T", 0): 0, ("T", 1): 0}] and total == 3
-        assert await listed(True) == ({"G": [{("O", 0): 1}]}, 1)
+    found, total = await listed(False)
+    assert sorted(found["G"], key=len) == [{("O", 0): 1}, {("T", 0): 2, ("T", 1): 0}]
+    assert found["H"] == [{("T", 0): 0, ("T", 1): 0}] and total == 3
+    assert await listed(True) == ({"G": [{("O", 0): 1}]}, 1)
 
 
 @pytest.mark.spec("RT-06")
-async def test_consumer_connections_show_members_and_subscriptions() -> None:
-    async with wire() as w:
-        offline = await w.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
-        assert (offline.code, offline.remark) == (206, "the consumer group[G] not online")
-        model = {
-            "consume_type": "CONSUME_ACTIVELY",
-            "message_model": "BROADCASTING",
-            "consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
-        }
-        await w.heartbeat("G", "T", "U", client_id="10.0.0.1@7", tags="a || b", **model)
-        answer = await w.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
-        found = ConsumerConnection.decode(answer.body or b"")
-        (one,) = found.connection_set
-        (member,) = w.broker.connections
-        assert (one.client_id, one.client_addr) == ("10.0.0.1@7", member.remote_address)
-        assert (one.language, one.version) == (Language(Command(34).language).name, 407)
-        assert {topic: data.sub_string for topic, data in found.subscription_table.items()} == {
-            "T": "a || b", "U": "a || b",
-        }  # fmt: skip
-        assert {name: getattr(found, name) for name in model} == model
-        fields: dict[str, Any] = json.loads(answer.body or b"")
-        assert set(fields) == {
-            "connectionSet", "subscriptionTable", "consumeType", "messageModel", "consumeFromWhere",
-        }  # fmt: skip
-        assert set(fields["connectionSet"][0]) == {"clientId", "clientAddr", "language", "version"}
+async def test_consumer_connections_show_members_and_subscriptions(wire: Wire) -> None:
+    offline = await wire.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
+    assert (offline.code, offline.remark) == (206, "the consumer group[G] not online")
+    model = {
+        "consume_type": "CONSUME_ACTIVELY",
+        "message_model": "BROADCASTING",
+        "consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
+    }
+    await wire.heartbeat("G", "T", "U", client_id="10.0.0.1@7", tags="a || b", **model)
+    answer = await wire.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
+    found = ConsumerConnection.decode(answer.body or b"")
+    (one,) = found.connection_set
+    (member,) = wire.broker.connections
+    assert (one.client_id, one.client_addr) == ("10.0.0.1@7", member.remote_address)
+    assert (one.language, one.version) == (Language(Command(34).language).name, 407)
+    assert {topic: data.sub_string for topic, data in found.subscription_table.items()} == {
+        "T": "a || b", "U": "a || b",
+    }  # fmt: skip
+    assert {name: getattr(found, name) for name in model} == model
+    fields: dict[str, Any] = json.loads(answer.body or b"")
+    assert set(fields) == {
+        "connectionSet", "subscriptionTable", "consumeType", "messageModel", "consumeFromWhere",
+    }  # fmt: skip
+    assert set(fields["connectionSet"][0]) == {"clientId", "clientAddr", "language", "version"}
 
 
 @pytest.mark.spec("RT-12")

@@ -22,29 +22,28 @@ async def units(w: Wire, **ext: object) -> tuple[Command, QueryConsumeQueueRespo
 
 
 @pytest.mark.spec("RT-13", "UPG-12")
-async def test_units_have_places_codes_and_verdict_of_the_tags() -> None:
-    async with wire() as w:
-        for tag in ("a", "b", "a"):
-            assert (await w.send(properties={"TAGS": tag})).code == 0
-        _, found = await units(w)
-        assert (found.min_queue_index, found.max_queue_index, found.filter_data) == (0, 3, None)
-        first, second, _ = found.queue_data
-        assert (first.physic_offset, second.physic_offset) == (0, first.physic_size)
-        assert [(u.tags_code, u.eval, u.extend_data_json, u.bit_map, u.msg) for u in found.queue_data] == [
-            (java_hash(tag), False, None, None, None) for tag in ("a", "b", "a")
-        ]
-        _, found = await units(w, index=1, count=1, consumerGroup="G")
-        assert found.filter_data == "G@T is not online!" and [u.tags_code for u in found.queue_data] == [98]
-        await w.heartbeat("G", "T", tags="b")
-        _, found = await units(w, consumerGroup="G")
-        assert [u.eval for u in found.queue_data] == [False, True, False] and found.filter_data == "null"
-        assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
-        assert [len((await units(w, count=count))[1].queue_data) for count in (-1, 0, 2, UNITS_MAX + 5)] == [
-            0,
-            0,
-            2,
-            3,
-        ]
+async def test_units_have_places_codes_and_verdict_of_the_tags(wire: Wire) -> None:
+    for tag in ("a", "b", "a"):
+        assert (await wire.send(properties={"TAGS": tag})).code == 0
+    _, found = await units(wire)
+    assert (found.min_queue_index, found.max_queue_index, found.filter_data) == (0, 3, None)
+    first, second, _ = found.queue_data
+    assert (first.physic_offset, second.physic_offset) == (0, first.physic_size)
+    assert [(u.tags_code, u.eval, u.extend_data_json, u.bit_map, u.msg) for u in found.queue_data] == [
+        (java_hash(tag), False, None, None, None) for tag in ("a", "b", "a")
+    ]
+    _, found = await units(wire, index=1, count=1, consumerGroup="G")
+    assert found.filter_data == "G@T is not online!" and [u.tags_code for u in found.queue_data] == [98]
+    await wire.heartbeat("G", "T", tags="b")
+    _, found = await units(wire, consumerGroup="G")
+    assert [u.eval for u in found.queue_data] == [False, True, False] and found.filter_data == "null"
+    assert found.subscription_data is not None and found.subscription_data.sub_string == "b"
+    assert [len((await units(wire, count=count))[1].queue_data) for count in (-1, 0, 2, UNITS_MAX + 5)] == [
+        0,
+        0,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.spec("RT-13")
@@ -72,18 +71,16 @@ def test_bits_are_printed_from_the_highest() -> None:
 
 @pytest.mark.spec("RT-13")
 @pytest.mark.parametrize("index", [-1, 1, 2**62])
-async def test_index_outside_the_queue_is_answered_with_bounds_and_remark(index: int) -> None:
-    async with wire() as w:
-        assert (await w.send()).code == 0
-        answer, found = await units(w, index=index)
-        assert answer.code == 0 and f"Index {index} of 0@T is not exist!" in (answer.remark or "")
-        assert (found.min_queue_index, found.max_queue_index, found.queue_data) == (0, 1, [])
+async def test_index_outside_the_queue_is_answered_with_bounds_and_remark(wire: Wire, index: int) -> None:
+    assert (await wire.send()).code == 0
+    answer, found = await units(wire, index=index)
+    assert answer.code == 0 and f"Index {index} of 0@T is not exist!" in (answer.remark or "")
+    assert (found.min_queue_index, found.max_queue_index, found.queue_data) == (0, 1, [])
 
 
 @pytest.mark.spec("RT-13")
 @pytest.mark.parametrize("ext", [{"queueId": 9}, {"topic": "None"}, {"topic": "../T"}])
-async def test_unknown_queue_is_an_error(ext: dict[str, object]) -> None:
-    async with wire() as w:
-        assert (await w.send()).code == 0
-        answer, _ = await units(w, **ext)
-        assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")
+async def test_unknown_queue_is_an_error(wire: Wire, ext: dict[str, object]) -> None:
+    assert (await wire.send()).code == 0
+    answer, _ = await units(wire, **ext)
+    assert answer.code == ResponseCode.SYSTEM_ERROR and "is not exist!" in (answer.remark or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from wire import wire
+from wire import Wire
 
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
 from saturnmq.broker.requests.table import (
@@ -148,19 +148,17 @@ def test_rights_are_strict_by_default() -> None:
 @pytest.mark.spec("SND-05")
 @pytest.mark.parametrize("code", SENDS)
 @pytest.mark.loop(real=True)
-async def test_every_send_rejects_topics_of_the_broker(code: RequestCode) -> None:
-    async with wire() as w:
-        for topic in sorted(FORBIDDEN_SEND_TOPICS):
-            short = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-            names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
-                     "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}  # fmt: skip
-            answer = await w.call(code, b"x", **short, **{names[name]: text for name, text in short.items()})
-            assert answer.code == 16 and "forbidden" in (answer.remark or ""), (topic, answer.remark)
+async def test_every_send_rejects_topics_of_the_broker(wire: Wire, code: RequestCode) -> None:
+    for topic in sorted(FORBIDDEN_SEND_TOPICS):
+        short = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+        names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+                 "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}  # fmt: skip
+        answer = await wire.call(code, b"x", **short, **{names[name]: text for name, text in short.items()})
+        assert answer.code == 16 and "forbidden" in (answer.remark or ""), (topic, answer.remark)
 
 
 @pytest.mark.loop(real=True)
-async def test_body_above_the_limit_of_its_code_is_rejected() -> None:
-    async with wire() as w:
-        answer = await w.call(RequestCode.LOCK_BATCH_MQ, b" " * (LIST_BYTES_MAX + 1))
-        assert answer.code == 1 and "LOCK_BATCH_MQ" in (answer.remark or "")
-        assert (await w.call(RequestCode.GET_ALL_TOPIC_CONFIG, b" " * BODY_BYTES_MAX)).code == 0
+async def test_body_above_the_limit_of_its_code_is_rejected(wire: Wire) -> None:
+    answer = await wire.call(RequestCode.LOCK_BATCH_MQ, b" " * (LIST_BYTES_MAX + 1))
+    assert answer.code == 1 and "LOCK_BATCH_MQ" in (answer.remark or "")
+    assert (await wire.call(RequestCode.GET_ALL_TOPIC_CONFIG, b" " * BODY_BYTES_MAX)).code == 0

@@ -35,15 +35,14 @@ async def change(w: Wire, text: str) -> None:
 
 
 @pytest.mark.spec("OPS-02", "NS-35", "ADM-12")
-async def test_broker_permission_reaches_the_route_and_the_next_pull() -> None:
-    async with wire() as w:
-        await w.send("T")
-        await w.broker.registrar.wait_registered()
-        for permission in (4, 2, 6):
-            await change(w, f"brokerPermission={permission}")
-            while w.server.namesrv.routes.topics["T"]["broker-a"].perm != permission:
-                await w.call(RequestCode.GET_BROKER_CONFIG)
-            assert (await w.pull("T")).code == (16 if permission == 2 else 0)
+async def test_broker_permission_reaches_the_route_and_the_next_pull(wire: Wire) -> None:
+    await wire.send("T")
+    await wire.broker.registrar.wait_registered()
+    for permission in (4, 2, 6):
+        await change(wire, f"brokerPermission={permission}")
+        while wire.server.namesrv.routes.topics["T"]["broker-a"].perm != permission:
+            await wire.call(RequestCode.GET_BROKER_CONFIG)
+        assert (await wire.pull("T")).code == (16 if permission == 2 else 0)
 
 
 async def test_auto_creation_of_topics_is_switched() -> None:
@@ -55,19 +54,18 @@ async def test_auto_creation_of_topics_is_switched() -> None:
         assert (await w.send("B")).code == 17 and (await w.send("A")).code == 0
 
 
-async def test_transactions_messages_and_sends_are_limited_at_once() -> None:
-    async with wire() as w:
-        half = {"TRAN_MSG": "true", "PGROUP": "producers"}
-        assert (await w.send("T", properties=half)).code == 0
-        await change(w, "rejectTransactionMessage=true")
-        assert (await w.send("T", properties=half)).code == 16
-        assert (await w.send("T", b"x" * 2000)).code == 0
-        await change(w, "maxMessageSize=1000")
-        assert (await w.send("T", b"x" * 2000)).code == 13 and (await w.send("T")).code == 0
-        await change(w, "startAcceptSendRequestTimeStamp=9999999999999")
-        assert (await w.send("T")).code != 0
-        await change(w, "startAcceptSendRequestTimeStamp=0")
-        assert (await w.send("T")).code == 0
+async def test_transactions_messages_and_sends_are_limited_at_once(wire: Wire) -> None:
+    half = {"TRAN_MSG": "true", "PGROUP": "producers"}
+    assert (await wire.send("T", properties=half)).code == 0
+    await change(wire, "rejectTransactionMessage=true")
+    assert (await wire.send("T", properties=half)).code == 16
+    assert (await wire.send("T", b"x" * 2000)).code == 0
+    await change(wire, "maxMessageSize=1000")
+    assert (await wire.send("T", b"x" * 2000)).code == 13 and (await wire.send("T")).code == 0
+    await change(wire, "startAcceptSendRequestTimeStamp=9999999999999")
+    assert (await wire.send("T")).code != 0
+    await change(wire, "startAcceptSendRequestTimeStamp=0")
+    assert (await wire.send("T")).code == 0
 
 
 def test_pulls_and_connections_follow_the_change() -> None:
@@ -100,39 +98,36 @@ def test_pulls_and_connections_follow_the_change() -> None:
     run(expiry)
 
 
-async def test_retention_follows_the_change(tmp_path: Path) -> None:
-    async with wire() as w:
-        for name, value in (
-            ("fileReservedTime", "5"), ("deleteWhen", "02;14"), ("diskMaxUsedSpaceRatio", "50"),
-            ("cleanFileForciblyEnable", "false"),
-        ):  # fmt: skip
-            await change(w, f"{name}={value}")
-        policy = w.broker.store._maintenance._policy
-        assert (policy.reserved_ms, policy.delete_hours) == (5 * 3_600_000, {2, 14})
-        assert (policy.used_percent_max, policy.forcible) == (50, False)
+async def test_retention_follows_the_change(wire: Wire, tmp_path: Path) -> None:
+    for name, value in (
+        ("fileReservedTime", "5"), ("deleteWhen", "02;14"), ("diskMaxUsedSpaceRatio", "50"),
+        ("cleanFileForciblyEnable", "false"),
+    ):  # fmt: skip
+        await change(wire, f"{name}={value}")
+    policy = wire.broker.store._maintenance._policy
+    assert (policy.reserved_ms, policy.delete_hours) == (5 * 3_600_000, {2, 14})
+    assert (policy.used_percent_max, policy.forcible) == (50, False)
 
 
-async def test_flush_becomes_synchronous_but_not_asynchronous() -> None:
-    async with wire() as w:
-        assert (await w.send("T")).code == 0
-        assert (await w.call(UPDATE, b"syncFlushTimeout=20s")).code == 0
-        await change(w, "flushDiskType=SYNC_FLUSH")
-        assert (await w.send("T")).code == 0
-        assert w.broker.store.flushed_offset == w.broker.store.max_physical_offset
-        assert len(await w.messages("T")) == 2
-        refused = await w.call(UPDATE, b"flushDiskType=ASYNC_FLUSH")
-        assert refused.code == 1 and "can only become SYNC_FLUSH" in (refused.remark or "")
+async def test_flush_becomes_synchronous_but_not_asynchronous(wire: Wire) -> None:
+    assert (await wire.send("T")).code == 0
+    assert (await wire.call(UPDATE, b"syncFlushTimeout=20s")).code == 0
+    await change(wire, "flushDiskType=SYNC_FLUSH")
+    assert (await wire.send("T")).code == 0
+    assert wire.broker.store.flushed_offset == wire.broker.store.max_physical_offset
+    assert len(await wire.messages("T")) == 2
+    refused = await wire.call(UPDATE, b"flushDiskType=ASYNC_FLUSH")
+    assert refused.code == 1 and "can only become SYNC_FLUSH" in (refused.remark or "")
 
 
-async def test_log_level_follows_the_change() -> None:
-    async with wire() as w:
-        try:
-            await change(w, "logLevel=ERROR")
-            assert not logging.getLogger("saturnmq.broker").isEnabledFor(logging.WARNING)
-            assert logging.getLogger("saturnmq.audit").isEnabledFor(logging.INFO), "the audit log goes on"
-        finally:
-            assert (await w.call(UPDATE, b"logLevel=")).code == 0
-        assert logging.getLogger("saturnmq").level == logging.NOTSET
+async def test_log_level_follows_the_change(wire: Wire) -> None:
+    try:
+        await change(wire, "logLevel=ERROR")
+        assert not logging.getLogger("saturnmq.broker").isEnabledFor(logging.WARNING)
+        assert logging.getLogger("saturnmq.audit").isEnabledFor(logging.INFO), "the audit log goes on"
+    finally:
+        assert (await wire.call(UPDATE, b"logLevel=")).code == 0
+    assert logging.getLogger("saturnmq").level == logging.NOTSET
 
 
 @pytest.mark.spec("SEC-07", "SEC-03", "OPS-03", "ADM-12")
@@ -217,45 +212,42 @@ async def test_refused_keys_are_answered_in_the_words_of_apache() -> None:
         assert w.broker.settings.broker_permission == 6
 
 
-async def test_longest_message_can_change_at_run_time() -> None:
-    async with wire() as w:
-        assert (await w.call(UPDATE, b"maxMessageSize=100")).code == 0
-        assert [(await w.send(body=b"x" * size)).code for size in (100, 101)] == [0, 13]
+async def test_longest_message_can_change_at_run_time(wire: Wire) -> None:
+    assert (await wire.call(UPDATE, b"maxMessageSize=100")).code == 0
+    assert [(await wire.send(body=b"x" * size)).code for size in (100, 101)] == [0, 13]
 
 
 @pytest.mark.spec("CFG-09", "ADM-28")
-async def test_all_keys_of_apache_are_shown_with_the_values_in_use() -> None:
-    async with wire() as w:
-        shown = parse_properties(((await w.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode())
-        names = [line.split("\t") for line in APACHE_KEYS.read_text().splitlines() if not line.startswith("#")]
-        assert {name for cls, name, _ in names if cls != "NamesrvConfig"} <= set(shown)
-        port = int(w.broker.address.rpartition(":")[2])
-        assert (shown["haListenPort"], shown["useTLS"]) == (str(port + 1), "false")
-        assert int(shown["mappedFileSizeCommitLog"]) == w.broker.store.settings.commit_log_bytes > 0
-        assert (await w.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())).code == 0
+async def test_all_keys_of_apache_are_shown_with_the_values_in_use(wire: Wire) -> None:
+    shown = parse_properties(((await wire.call(RequestCode.GET_BROKER_CONFIG)).body or b"").decode())
+    names = [line.split("\t") for line in APACHE_KEYS.read_text().splitlines() if not line.startswith("#")]
+    assert {name for cls, name, _ in names if cls != "NamesrvConfig"} <= set(shown)
+    port = int(wire.broker.address.rpartition(":")[2])
+    assert (shown["haListenPort"], shown["useTLS"]) == (str(port + 1), "false")
+    assert int(shown["mappedFileSizeCommitLog"]) == wire.broker.store.settings.commit_log_bytes > 0
+    assert (await wire.call(UPDATE, b"mappedFileSizeCommitLog=" + shown["mappedFileSizeCommitLog"].encode())).code == 0
 
 
 @pytest.mark.spec("ADM-12", "ADM-28")
-async def test_configuration_has_a_version_and_what_tools_read_unchecked() -> None:
-    async with wire() as w:
+async def test_configuration_has_a_version_and_what_tools_read_unchecked(wire: Wire) -> None:
 
-        async def asked() -> tuple[DataVersion, dict[str, str]]:
-            answer = await w.call(RequestCode.GET_BROKER_CONFIG)
-            return DataVersion.decode(answer.ext["version"].encode()), parse_properties((answer.body or b"").decode())
+    async def asked() -> tuple[DataVersion, dict[str, str]]:
+        answer = await wire.call(RequestCode.GET_BROKER_CONFIG)
+        return DataVersion.decode(answer.ext["version"].encode()), parse_properties((answer.body or b"").decode())
 
-        before, shown = await asked()
-        copied = {
-            "brokerClusterName": "DefaultCluster", "brokerId": "0", "brokerName": "broker-a", "brokerRole": "ASYNC_MASTER",
-            "fileReservedTime": "72", "filterServerNums": "0", "flushDiskType": "ASYNC_FLUSH",
-            "maxMessageSize": "4194304", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "slaveReadEnable": "false",
-            "traceOn": "true", "traceTopicEnable": "false", "useTLS": "false", "autoCreateTopicEnable": "true",
-            "autoCreateSubscriptionGroup": "true",
-        }  # fmt: skip
-        assert copied.items() <= shown.items()
-        assert shown["messageDelayLevel"].split()[:3] == ["1s", "5s", "10s"]
-        assert int(shown["clientCallbackExecutorThreads"]) > 0
-        await change(w, "brokerPermission=4")
-        await change(w, "brokerPermission=4")  # no change
-        assert (await w.call(UPDATE, b"brokerPermission=x")).code == 1
-        after, _ = await asked()
-        assert after.counter == before.counter + 1 and after.timestamp > before.timestamp
+    before, shown = await asked()
+    copied = {
+        "brokerClusterName": "DefaultCluster", "brokerId": "0", "brokerName": "broker-a", "brokerRole": "ASYNC_MASTER",
+        "fileReservedTime": "72", "filterServerNums": "0", "flushDiskType": "ASYNC_FLUSH",
+        "maxMessageSize": "4194304", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "slaveReadEnable": "false",
+        "traceOn": "true", "traceTopicEnable": "false", "useTLS": "false", "autoCreateTopicEnable": "true",
+        "autoCreateSubscriptionGroup": "true",
+    }  # fmt: skip
+    assert copied.items() <= shown.items()
+    assert shown["messageDelayLevel"].split()[:3] == ["1s", "5s", "10s"]
+    assert int(shown["clientCallbackExecutorThreads"]) > 0
+    await change(wire, "brokerPermission=4")
+    await change(wire, "brokerPermission=4")  # no change
+    assert (await wire.call(UPDATE, b"brokerPermission=x")).code == 1
+    after, _ = await asked()
+    assert after.counter == before.counter + 1 and after.timestamp > before.timestamp

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from brokerpair import pair
 from brokerpair import run as run_pair
-from wire import run, wire
+from wire import Wire, run, wire
 
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.message import decode_records
@@ -84,27 +84,25 @@ def test_a_slave_sends_consumers_without_lag_back_to_its_master(tmp_path: Path, 
 
 
 @pytest.mark.spec("RW-09")
-async def test_pulls_return_less_of_records_that_left_memory() -> None:
-    async with wire() as w:
-        for _ in range(40):
-            await w.send(body=b"x" * 10)
-        for queue, size in ((1, 20 * KIB), (2, 300 * KIB)):
-            for _ in range(20 if queue == 1 else 2):
-                await w.send(body=b"x" * size, queue=queue)
-        for memory, small, large in ((1 << 40, 32, 12), (1, 8, 3)):
-            w.broker.store.memory_bytes = memory
-            for queue, count in ((0, small), (1, large), (2, 1)):  # the first message always fits
-                records = decode_records((await w.pull(queue=queue, maxMsgNums=1000)).body or b"")
-                assert len(records) == count, (memory, queue)
-            assert len(decode_records((await w.pull(maxMsgNums=5)).body or b"")) == 5
+async def test_pulls_return_less_of_records_that_left_memory(wire: Wire) -> None:
+    for _ in range(40):
+        await wire.send(body=b"x" * 10)
+    for queue, size in ((1, 20 * KIB), (2, 300 * KIB)):
+        for _ in range(20 if queue == 1 else 2):
+            await wire.send(body=b"x" * size, queue=queue)
+    for memory, small, large in ((1 << 40, 32, 12), (1, 8, 3)):
+        wire.broker.store.memory_bytes = memory
+        for queue, count in ((0, small), (1, large), (2, 1)):  # the first message always fits
+            records = decode_records((await wire.pull(queue=queue, maxMsgNums=1000)).body or b"")
+            assert len(records) == count, (memory, queue)
+        assert len(decode_records((await wire.pull(maxMsgNums=5)).body or b"")) == 5
 
 
 @pytest.mark.spec("RW-09")
 @pytest.mark.parametrize(("count", "examined"), [(1, 800), (799, 800), (900, 900)])
 async def test_one_pull_examines_16000_bytes_of_the_queue_or_20_for_each_message_asked_for(
-    count: int, examined: int
+    wire: Wire, count: int, examined: int
 ) -> None:
-    async with wire() as w:
-        await asyncio.gather(*(w.send(body=b"x") for _ in range(1000)))
-        answer = await w.pull(subscription="none", maxMsgNums=count)
-        assert answer.ext["nextBeginOffset"] == str(examined)
+    await asyncio.gather(*(wire.send(body=b"x") for _ in range(1000)))
+    answer = await wire.pull(subscription="none", maxMsgNums=count)
+    assert answer.ext["nextBeginOffset"] == str(examined)

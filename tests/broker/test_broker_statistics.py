@@ -78,12 +78,11 @@ async def test_six_batches_of_ten_in_a_minute() -> None:
 @pytest.mark.parametrize(
     ("name", "key"), [("TOPIC_PUT_NUMS", "Unseen"), ("NO_SUCH_NAME", "T"), ("GROUP_GET_NUMS", "T")]
 )
-async def test_unseen_item_is_answered_as_by_apache(name: str, key: str) -> None:
-    async with wire() as w:
-        await w.send()
-        answer = await w.call(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert answer.remark == f"The stats <{name}> <{key}> not exist"
+async def test_unseen_item_is_answered_as_by_apache(wire: Wire, name: str, key: str) -> None:
+    await wire.send()
+    answer = await wire.call(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"The stats <{name}> <{key}> not exist"
 
 
 @pytest.mark.spec("MON-01")
@@ -176,19 +175,18 @@ async def test_distance_from_the_end_counts_from_the_last_pulled_message() -> No
 
 
 @pytest.mark.spec("MON-01")
-async def test_distance_from_the_end_counts_for_pulls_that_match_nothing() -> None:
-    async with wire() as w:
-        for _ in range(3):
-            await w.send(body=b"a" * 100, properties={"TAGS": "other"})
-        end = w.broker.store.max_physical_offset
-        await w.heartbeat("g", "T")
-        pulled = await w.pull(group="g", subscription="wanted")
-        assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        looked_at = w.broker.store.physical_offset("T", 0, QueueOffset(int(pulled.ext["nextBeginOffset"]) - 1))
-        assert w.broker.stats.fall_size == {"0@T@g": end - looked_at} and w.broker.stats.fall_ms == {}
-        for _ in range(3):
-            assert (await w.pull(group="g", offset=3)).code == ResponseCode.PULL_NOT_FOUND
-        assert w.broker.stats.fall_size == {"0@T@g": end - looked_at}, "nothing was read"
+async def test_distance_from_the_end_counts_for_pulls_that_match_nothing(wire: Wire) -> None:
+    for _ in range(3):
+        await wire.send(body=b"a" * 100, properties={"TAGS": "other"})
+    end = wire.broker.store.max_physical_offset
+    await wire.heartbeat("g", "T")
+    pulled = await wire.pull(group="g", subscription="wanted")
+    assert pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    looked_at = wire.broker.store.physical_offset("T", 0, QueueOffset(int(pulled.ext["nextBeginOffset"]) - 1))
+    assert wire.broker.stats.fall_size == {"0@T@g": end - looked_at} and wire.broker.stats.fall_ms == {}
+    for _ in range(3):
+        assert (await wire.pull(group="g", offset=3)).code == ResponseCode.PULL_NOT_FOUND
+    assert wire.broker.stats.fall_size == {"0@T@g": end - looked_at}, "nothing was read"
 
 
 @pytest.mark.spec("MON-12")
@@ -361,30 +359,28 @@ def test_daily_counters_change_at_local_midnight(
 
 
 @pytest.mark.spec("MON-18")
-async def test_committed_transactional_message_counts_for_its_own_topic() -> None:
-    async with wire() as w:
-        half = await w.send(properties={"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": "k"}, f=4)
-        fields: dict[str, Any] = {
-            "producerGroup": "producers", "tranStateTableOffset": half.ext["queueOffset"], "commitLogOffset": 0,
-            "commitOrRollback": 8, "fromTransactionCheck": False, "msgId": half.ext["msgId"], "transactionId": "x",
-        }  # fmt: skip
-        assert w.broker.stats.sets.find("TOPIC_PUT_NUMS", "T") is None
-        assert (await w.call(RequestCode.END_TRANSACTION, **fields)).code == 0
-        found = w.broker.stats.sets.find("TOPIC_PUT_NUMS", "T")
-        assert found is not None and found.value == 1
+async def test_committed_transactional_message_counts_for_its_own_topic(wire: Wire) -> None:
+    half = await wire.send(properties={"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": "k"}, f=4)
+    fields: dict[str, Any] = {
+        "producerGroup": "producers", "tranStateTableOffset": half.ext["queueOffset"], "commitLogOffset": 0,
+        "commitOrRollback": 8, "fromTransactionCheck": False, "msgId": half.ext["msgId"], "transactionId": "x",
+    }  # fmt: skip
+    assert wire.broker.stats.sets.find("TOPIC_PUT_NUMS", "T") is None
+    assert (await wire.call(RequestCode.END_TRANSACTION, **fields)).code == 0
+    found = wire.broker.stats.sets.find("TOPIC_PUT_NUMS", "T")
+    assert found is not None and found.value == 1
 
 
 @pytest.mark.spec("RT-07")
-async def test_producers_are_listed_by_group_with_the_address_in_javas_form() -> None:
-    async with wire() as w:
-        missing = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
-        assert missing.code == ResponseCode.SYSTEM_ERROR
-        assert missing.remark == "the producer group[producers] not exist"
-        await w.heartbeat()
-        listed = await w.call(RequestCode.GET_ALL_PRODUCER_INFO)
-        ((group, (one,)),) = ProducerTableInfo.decode(listed.body or b"").data.items()
-        assert group == "producers" and re.fullmatch(r"/127\.0\.0\.1:\d+", one.remote_ip or "")
-        assert one.last_update_timestamp > 0 and one.client_id == "c1"
-        found = await w.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
-        (connection,) = ProducerConnection.decode(found.body or b"").connection_set
-        assert (connection.client_id, f"/{connection.client_addr}") == ("c1", one.remote_ip)
+async def test_producers_are_listed_by_group_with_the_address_in_javas_form(wire: Wire) -> None:
+    missing = await wire.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+    assert missing.code == ResponseCode.SYSTEM_ERROR
+    assert missing.remark == "the producer group[producers] not exist"
+    await wire.heartbeat()
+    listed = await wire.call(RequestCode.GET_ALL_PRODUCER_INFO)
+    ((group, (one,)),) = ProducerTableInfo.decode(listed.body or b"").data.items()
+    assert group == "producers" and re.fullmatch(r"/127\.0\.0\.1:\d+", one.remote_ip or "")
+    assert one.last_update_timestamp > 0 and one.client_id == "c1"
+    found = await wire.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")
+    (connection,) = ProducerConnection.decode(found.body or b"").connection_set
+    assert (connection.client_id, f"/{connection.client_addr}") == ("c1", one.remote_ip)

@@ -30,18 +30,17 @@ async def sent_back(w: Wire, *, version: int = 407, **more: object) -> Command:
 
 
 @pytest.mark.spec("RTY-06")
-async def test_send_back_fails_unless_copy_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        await w.send()
-        for status in PutStatus:
+async def test_send_back_fails_unless_copy_is_stored(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    await wire.send()
+    for status in PutStatus:
 
-            async def confirmed(result: PutResult, status: PutStatus = status) -> PutStatus:
-                return status
+        async def confirmed(result: PutResult, status: PutStatus = status) -> PutStatus:
+            return status
 
-            monkeypatch.setattr(w.broker.store, "wait_confirmed", confirmed)
-            answer = await sent_back(w)
-            stored = status is PutStatus.PUT_OK
-            assert answer.code == (0 if stored else 1) and (stored or status.value in (answer.remark or ""))
+        monkeypatch.setattr(wire.broker.store, "wait_confirmed", confirmed)
+        answer = await sent_back(wire)
+        stored = status is PutStatus.PUT_OK
+        assert answer.code == (0 if stored else 1) and (stored or status.value in (answer.remark or ""))
 
 
 @pytest.mark.spec("RTY-02")
@@ -60,11 +59,10 @@ async def test_send_back_without_retry_queues_drops_message() -> None:
 
 @pytest.mark.spec("RTY-02")
 @pytest.mark.parametrize(("version", "topic"), [(120, "SCHEDULE_TOPIC_XXXX"), (121, "%DLQ%G")])
-async def test_max_reconsume_times_applies_from_client_3_4_9(version: int, topic: str) -> None:
-    async with wire() as w:
-        await w.send()
-        assert (await sent_back(w, version=version, maxReconsumeTimes=0)).code == 0
-        assert {name for name, _ in w.broker.store.topic_queues()} == {"T", topic}
+async def test_max_reconsume_times_applies_from_client_3_4_9(wire: Wire, version: int, topic: str) -> None:
+    await wire.send()
+    assert (await sent_back(wire, version=version, maxReconsumeTimes=0)).code == 0
+    assert {name for name, _ in wire.broker.store.topic_queues()} == {"T", topic}
 
 
 @pytest.mark.spec("RTY-02", "OPS-03")
@@ -79,35 +77,33 @@ async def test_read_only_broker_rejects_send_back() -> None:
 
 
 @pytest.mark.spec("RTY-02", "RTY-04")
-async def test_messages_sent_back_are_spread_over_retry_queues() -> None:
-    async with wire() as w:
-        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
-        for _ in range(4):
-            await w.send()
-        for message in await w.messages():
-            fields = {"group": "G", "delayLevel": 1, "originTopic": "T", "offset": message.physical_offset}
-            assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 0
-        waiting = await w.messages("SCHEDULE_TOPIC_XXXX", 0)
-        assert sorted(m.properties["REAL_QID"] for m in waiting) == ["0", "0", "1", "1"]
+async def test_messages_sent_back_are_spread_over_retry_queues(wire: Wire) -> None:
+    wire.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=2))
+    for _ in range(4):
+        await wire.send()
+    for message in await wire.messages():
+        fields = {"group": "G", "delayLevel": 1, "originTopic": "T", "offset": message.physical_offset}
+        assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)).code == 0
+    waiting = await wire.messages("SCHEDULE_TOPIC_XXXX", 0)
+    assert sorted(m.properties["REAL_QID"] for m in waiting) == ["0", "0", "1", "1"]
 
 
 # ---- progress
 
 
 @pytest.mark.spec("LP-04", "BP-07")
-async def test_resumed_pull_does_not_overwrite_newer_commit() -> None:
-    async with wire() as w:
-        for _ in range(3):
-            await w.send()
-        place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
-        held = asyncio.create_task(w.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
-        while not w.broker.long_polling.count:
-            await asyncio.sleep(0)
-        assert w.broker.offsets.get("T", "G", 0) == 1
-        assert (await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
-        await w.send()
-        assert (await held).code == 0
-        assert w.broker.offsets.get("T", "G", 0) == 3
+async def test_resumed_pull_does_not_overwrite_newer_commit(wire: Wire) -> None:
+    for _ in range(3):
+        await wire.send()
+    place = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    held = asyncio.create_task(wire.pull(offset=3, suspend_ms=20_000, sysFlag=7, commitOffset=1))
+    while not wire.broker.long_polling.count:
+        await asyncio.sleep(0)
+    assert wire.broker.offsets.get("T", "G", 0) == 1
+    assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=3, **place)).code == 0
+    await wire.send()
+    assert (await held).code == 0
+    assert wire.broker.offsets.get("T", "G", 0) == 3
 
 
 # ---- members and topics
@@ -132,14 +128,13 @@ async def test_members_are_not_notified_if_disabled() -> None:
 
 
 @pytest.mark.spec("SND-06")
-async def test_auto_created_topic_inherits_filter_type_and_unit_flag() -> None:
-    async with wire() as w:
-        table = w.broker.topics.table
-        assert (await w.send("plain")).code == 0
-        table["TBW102"].topic_filter_type = "MULTI_TAG"
-        assert (await w.send("unit", k=True)).code == 0
-        found = [(table[name].topic_filter_type, table[name].topic_sys_flag) for name in ("plain", "unit")]
-        assert found == [("SINGLE_TAG", 0), ("MULTI_TAG", 1)]
+async def test_auto_created_topic_inherits_filter_type_and_unit_flag(wire: Wire) -> None:
+    table = wire.broker.topics.table
+    assert (await wire.send("plain")).code == 0
+    table["TBW102"].topic_filter_type = "MULTI_TAG"
+    assert (await wire.send("unit", k=True)).code == 0
+    found = [(table[name].topic_filter_type, table[name].topic_sys_flag) for name in ("plain", "unit")]
+    assert found == [("SINGLE_TAG", 0), ("MULTI_TAG", 1)]
 
 
 # ---- a group member that does not lead

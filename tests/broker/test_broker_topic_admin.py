@@ -97,13 +97,12 @@ async def test_deleted_topic_loses_settings_and_queues_at_once(tmp_path: Path) -
 
 
 @pytest.mark.spec("ADM-25")
-async def test_offset_table_and_unknown_names_are_answered_as_in_4_9_7() -> None:
-    async with wire() as w:
-        assert (await w.call(RequestCode.GET_TOPIC_STATS_INFO, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
-        await w.send()
-        await commit(w, 1)
-        offsets = ConsumerOffsetTable.decode((await w.call(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
-        assert offsets.offset_table == {"T@G": {0: 1}}
-        for code in (301, 302, 9999):
-            answer = await w.call(code)
-            assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+async def test_offset_table_and_unknown_names_are_answered_as_in_4_9_7(wire: Wire) -> None:
+    assert (await wire.call(RequestCode.GET_TOPIC_STATS_INFO, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
+    await wire.send()
+    await commit(wire, 1)
+    offsets = ConsumerOffsetTable.decode((await wire.call(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
+    assert offsets.offset_table == {"T@G": {0: 1}}
+    for code in (301, 302, 9999):
+        answer = await wire.call(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")

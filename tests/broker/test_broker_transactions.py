@@ -167,103 +167,97 @@ def stored(w: Wire, topic: str) -> list[Message]:
 
 
 @pytest.mark.spec("TX-05", "TX-06")
-async def test_rolled_back_message_never_appears() -> None:
-    async with wire() as w:
-        first, second = await half(w, "A"), await half(w, "B")
-        assert (await end(w, second, ROLLBACK)).code == 0
-        assert await w.messages(queue=2) == []
-        assert len(await w.messages(HALF_TOPIC)) == 2
-        assert [op.body for op in stored(w, OP_HALF_TOPIC)] == [b"1"]
-        assert list(service(w).table.pending) == [0]
-        assert (await end(w, first, COMMIT)).code == 0
-        assert [m.body for m in await w.messages(queue=2)] == [b"order A"]
+async def test_rolled_back_message_never_appears(wire: Wire) -> None:
+    first, second = await half(wire, "A"), await half(wire, "B")
+    assert (await end(wire, second, ROLLBACK)).code == 0
+    assert await wire.messages(queue=2) == []
+    assert len(await wire.messages(HALF_TOPIC)) == 2
+    assert [op.body for op in stored(wire, OP_HALF_TOPIC)] == [b"1"]
+    assert list(service(wire).table.pending) == [0]
+    assert (await end(wire, first, COMMIT)).code == 0
+    assert [m.body for m in await wire.messages(queue=2)] == [b"order A"]
 
 
 @pytest.mark.spec("TX-04", "DUR-19")
 @pytest.mark.parametrize(("first", "second", "code"), [
     (COMMIT, COMMIT, 0), (ROLLBACK, ROLLBACK, 0), (COMMIT, ROLLBACK, 1), (ROLLBACK, COMMIT, 1),
 ])  # fmt: skip
-async def test_repeated_end_transaction_changes_nothing(first: int, second: int, code: int) -> None:
-    async with wire() as w:
-        sent = await half(w)
-        assert (await end(w, sent, first)).code == 0
-        again = await end(w, sent, second, fromTransactionCheck=True)
-        assert again.code == code
-        assert code == 0 or "it was " + ("committed" if first == COMMIT else "rolled back") in (again.remark or "")
-        assert len(await w.messages(queue=2)) == (1 if first == COMMIT else 0)
-        assert len(stored(w, OP_HALF_TOPIC)) == 1
+async def test_repeated_end_transaction_changes_nothing(wire: Wire, first: int, second: int, code: int) -> None:
+    sent = await half(wire)
+    assert (await end(wire, sent, first)).code == 0
+    again = await end(wire, sent, second, fromTransactionCheck=True)
+    assert again.code == code
+    assert code == 0 or "it was " + ("committed" if first == COMMIT else "rolled back") in (again.remark or "")
+    assert len(await wire.messages(queue=2)) == (1 if first == COMMIT else 0)
+    assert len(stored(wire, OP_HALF_TOPIC)) == 1
 
 
 @pytest.mark.spec("TX-04")
-async def test_invalid_end_transaction_is_rejected_like_apache() -> None:
-    async with wire() as w:
-        sent = await half(w)
-        plain = await w.send(queue=3)
-        place = parse_offset_message_id(plain.ext["msgId"])[1]
-        for more, words in (
-            ({"producerGroup": "others"}, "The producer group wrong"),
-            ({"tranStateTableOffset": 7}, "The transaction state table offset wrong"),
-            ({"commitLogOffset": 999_999}, "Find prepared transaction message failed"),
-            ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
-            ({"commitLogOffset": place}, "Find prepared transaction message failed"),
-            ({"commitOrRollback": 5}, "commitOrRollback=5 must be 0, 8 or 12"),
-        ):
-            answer = await end(w, sent, **({"how": COMMIT} | more))  # type: ignore[arg-type]
-            assert (answer.code, answer.remark) == (1, words)
-        with pytest.raises(TimeoutError):  # an undecided producer gets no response
-            async with asyncio.timeout(0.2):
-                await end(w, sent, UNKNOWN)
-        assert list(service(w).table.pending) == [0]
+async def test_invalid_end_transaction_is_rejected_like_apache(wire: Wire) -> None:
+    sent = await half(wire)
+    plain = await wire.send(queue=3)
+    place = parse_offset_message_id(plain.ext["msgId"])[1]
+    for more, words in (
+        ({"producerGroup": "others"}, "The producer group wrong"),
+        ({"tranStateTableOffset": 7}, "The transaction state table offset wrong"),
+        ({"commitLogOffset": 999_999}, "Find prepared transaction message failed"),
+        ({"commitLogOffset": -1}, "Find prepared transaction message failed"),
+        ({"commitLogOffset": place}, "Find prepared transaction message failed"),
+        ({"commitOrRollback": 5}, "commitOrRollback=5 must be 0, 8 or 12"),
+    ):
+        answer = await end(wire, sent, **({"how": COMMIT} | more))  # type: ignore[arg-type]
+        assert (answer.code, answer.remark) == (1, words)
+    with pytest.raises(TimeoutError):  # an undecided producer gets no response
+        async with asyncio.timeout(0.2):
+            await end(wire, sent, UNKNOWN)
+    assert list(service(wire).table.pending) == [0]
 
 
 @pytest.mark.spec("TX-11", "TX-03", "UPG-08", "API-14")
-async def test_half_message_with_delay_is_rejected() -> None:
-    async with wire() as w:
-        refused = await w.send(properties={"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "3"}, f=4)
-        assert refused.code == 13 and "do not combine" in (refused.remark or "")
-        assert (await w.send(properties={"TRAN_MSG": "TRUE", "DELAY": "0"}, f=4)).code == 0
-        (waiting,) = await w.messages(HALF_TOPIC)
-        # From the request: without it the transaction could not be ended.
-        assert waiting.properties["PGROUP"] == "producers"
-        retry = await w.send("%RETRY%G", properties={"TRAN_MSG": "true", "DELAY": "3", "PGROUP": "g"}, j=1)
-        assert retry.code == 0 and len(await w.messages(HALF_TOPIC)) == 1
-        copies = await w.messages("SCHEDULE_TOPIC_XXXX", 2)
-        assert [copy.properties["REAL_TOPIC"] for copy in copies] == ["%RETRY%G"]
+async def test_half_message_with_delay_is_rejected(wire: Wire) -> None:
+    refused = await wire.send(properties={"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "3"}, f=4)
+    assert refused.code == 13 and "do not combine" in (refused.remark or "")
+    assert (await wire.send(properties={"TRAN_MSG": "TRUE", "DELAY": "0"}, f=4)).code == 0
+    (waiting,) = await wire.messages(HALF_TOPIC)
+    # From the request: without it the transaction could not be ended.
+    assert waiting.properties["PGROUP"] == "producers"
+    retry = await wire.send("%RETRY%G", properties={"TRAN_MSG": "true", "DELAY": "3", "PGROUP": "g"}, j=1)
+    assert retry.code == 0 and len(await wire.messages(HALF_TOPIC)) == 1
+    copies = await wire.messages("SCHEDULE_TOPIC_XXXX", 2)
+    assert [copy.properties["REAL_TOPIC"] for copy in copies] == ["%RETRY%G"]
 
 
 @pytest.mark.spec("TX-05")
-async def test_failed_commit_leaves_half_message_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with wire() as w:
-        sent = await half(w)
-        with monkeypatch.context() as patch:
-            full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the disk is full")
-            patch.setattr(w.broker.store, "put", lambda message: full)
-            answer = await end(w, sent, COMMIT)
-            assert answer.code == 14 and "the disk is full" in (answer.remark or "")
-        assert list(service(w).table.pending) == [0]
-        assert (await end(w, sent, COMMIT)).code == 0
-        assert len(await w.messages(queue=2)) == 1
+async def test_failed_commit_leaves_half_message_pending(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = await half(wire)
+    with monkeypatch.context() as patch:
+        full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the disk is full")
+        patch.setattr(wire.broker.store, "put", lambda message: full)
+        answer = await end(wire, sent, COMMIT)
+        assert answer.code == 14 and "the disk is full" in (answer.remark or "")
+    assert list(service(wire).table.pending) == [0]
+    assert (await end(wire, sent, COMMIT)).code == 0
+    assert len(await wire.messages(queue=2)) == 1
 
 
 @pytest.mark.spec("TX-06")
 async def test_failed_operation_write_is_retried(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with wire() as w:
-        sent = await half(w)
-        put = w.broker.store.put
+    sent = await half(wire)
+    put = wire.broker.store.put
 
-        def no_operations(message: Message) -> PutResult:
-            refused = message.topic == OP_HALF_TOPIC
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE) if refused else put(message)
+    def no_operations(message: Message) -> PutResult:
+        refused = message.topic == OP_HALF_TOPIC
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE) if refused else put(message)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(w.broker.store, "put", no_operations)
-            assert (await end(w, sent, COMMIT)).code == 0
-        assert stored(w, OP_HALF_TOPIC) == []
-        assert "operation on half message not stored, retried offset=0" in caplog.text
-        await service(w).round()
-        assert [op.body for op in stored(w, OP_HALF_TOPIC)] == [b"0"]
+    with monkeypatch.context() as patch:
+        patch.setattr(wire.broker.store, "put", no_operations)
+        assert (await end(wire, sent, COMMIT)).code == 0
+    assert stored(wire, OP_HALF_TOPIC) == []
+    assert "operation on half message not stored, retried offset=0" in caplog.text
+    await service(wire).round()
+    assert [op.body for op in stored(wire, OP_HALF_TOPIC)] == [b"0"]
 
 
 # ---- checks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brokergroup import ledger_group
-from wire import Clock, wire
+from wire import Clock, Wire, wire
 
 from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.state import identity
@@ -35,23 +35,24 @@ async def test_periodic_work_of_the_broker_survives_exceptions(caplog: pytest.Lo
 
 
 @pytest.mark.spec("UPG-14")
-async def test_broker_closes_its_connection_to_a_removed_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_closes_its_connection_to_a_removed_name_server(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ROCKETMQ-2042."""
-    async with wire() as w:
-        registrar = w.broker.registrar
-        known = w.server.name_servers
-        object.__setattr__(registrar._settings, "namesrv_addr", "")  # the list is that of the address server
-        assert registrar._client.is_connected(known)
-        answers = [[known], ["127.0.0.1:1"]]
+    registrar = wire.broker.registrar
+    known = wire.server.name_servers
+    object.__setattr__(registrar._settings, "namesrv_addr", "")  # the list is that of the address server
+    assert registrar._client.is_connected(known)
+    answers = [[known], ["127.0.0.1:1"]]
 
-        async def look_up(*_: object) -> list[str]:
-            return answers.pop(0)
+    async def look_up(*_: object) -> list[str]:
+        return answers.pop(0)
 
-        monkeypatch.setattr(registrar_module, "look_up", look_up)
-        await registrar.look_up()
-        assert registrar._client.is_connected(known), "it is still in the list"
-        await registrar.look_up()
-        await until(lambda: not registrar._client.is_connected(known))
+    monkeypatch.setattr(registrar_module, "look_up", look_up)
+    await registrar.look_up()
+    assert registrar._client.is_connected(known), "it is still in the list"
+    await registrar.look_up()
+    await until(lambda: not registrar._client.is_connected(known))
 
 
 @pytest.mark.spec("UPG-08")
@@ -81,14 +82,13 @@ async def test_transactional_message_sent_back_is_delivered_not_half() -> None:
 
 
 @pytest.mark.spec("UPG-11")
-async def test_longest_topic_is_accepted_by_the_broker() -> None:
+async def test_longest_topic_is_accepted_by_the_broker(wire: Wire) -> None:
     """ROCKETMQ-1110 and 1699: client and broker had different limits. The client's is in test_client_rules."""
-    async with wire() as w:
-        longest = "t" * NAME_LENGTH_MAX
-        assert NAME_LENGTH_MAX == 127 and (await w.send(longest)).code == 0
-        assert [message.topic for message in await w.messages(longest)] == [longest]
-        refused = await w.send(longest + "t")
-        assert refused.code != 0 and "longer than topic max length" in (refused.remark or "")
+    longest = "t" * NAME_LENGTH_MAX
+    assert NAME_LENGTH_MAX == 127 and (await wire.send(longest)).code == 0
+    assert [message.topic for message in await wire.messages(longest)] == [longest]
+    refused = await wire.send(longest + "t")
+    assert refused.code != 0 and "longer than topic max length" in (refused.remark or "")
 
 
 @pytest.mark.spec("UPG-11")

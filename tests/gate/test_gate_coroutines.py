@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from harness.gate.coroutines import Entered
+
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def loop_of_fixture() -> Entered:
+    @asynccontextmanager
+    async def entered() -> AsyncIterator[asyncio.AbstractEventLoop]:
+        await asyncio.sleep(0)
+        yield asyncio.get_running_loop()
+        await asyncio.sleep(0)
+
+    return Entered(entered())
+
+
+async def test_an_asynchronous_fixture_is_entered_in_the_loop_of_the_test(
+    loop_of_fixture: asyncio.AbstractEventLoop,
+) -> None:
+    assert loop_of_fixture is asyncio.get_running_loop()
 
 
 async def test_waits_are_skipped() -> None:

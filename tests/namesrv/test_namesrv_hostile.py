@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from served import served
+from served import Served, served
 
 from loopsteps import STEP_MAX, reference_seconds
 from saturnmq.namesrv.processor import process
@@ -59,14 +59,13 @@ async def test_large_registration_does_not_hold_the_event_loop(tmp_path: Path) -
         assert max(steps[1:]) < max(STEP_MAX * reference_seconds(), parsing / 4), "no step of the loop is long"
 
 
-async def test_registrations_of_a_connection_keep_their_order(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        ext = {"compressed": "true", "saturnmqComplete": "true"}
-        large = asyncio.create_task(s.register(body=packed(20_000), ext=ext))
-        small = asyncio.create_task(s.register(body=packed(1, version=2), ext=ext))
-        assert [(await large).code, (await small).code] == [0, 0]
-        assert list(s.server.routes.topics) == ["topic-0"]
-        assert not s.server._registering
+async def test_registrations_of_a_connection_keep_their_order(served: Served) -> None:
+    ext = {"compressed": "true", "saturnmqComplete": "true"}
+    large = asyncio.create_task(served.register(body=packed(20_000), ext=ext))
+    small = asyncio.create_task(served.register(body=packed(1, version=2), ext=ext))
+    assert [(await large).code, (await small).code] == [0, 0]
+    assert list(served.server.routes.topics) == ["topic-0"]
+    assert not served.server._registering
 
 
 async def test_registration_parsed_after_its_connection_closed_is_dropped(tmp_path: Path) -> None:
@@ -102,12 +101,11 @@ async def test_registration_beyond_the_limit_of_topics_is_rejected_before_it_is_
     [(2_000_000_000, 4, False), (4, 2_000_000_000, False), (65_537, 1, False), (0, 0, False), (-1, 4, False),
      (65_536, 65_536, True), (1, 1, True), (4, 0, True)],
 )  # fmt: skip
-async def test_topic_with_unusable_queues_is_left_out(read: int, write: int, taken: bool, tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        topics = {"Good": TopicConfig("Good", 4, 4), "Odd": TopicConfig("Odd", read, write)}
-        body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)), []).encode()
-        assert (await s.register(body=body)).code == 0
-        assert await s.route("Good") is not None and (await s.route("Odd") is not None) == taken
+async def test_topic_with_unusable_queues_is_left_out(read: int, write: int, taken: bool, served: Served) -> None:
+    topics = {"Good": TopicConfig("Good", 4, 4), "Odd": TopicConfig("Odd", read, write)}
+    body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)), []).encode()
+    assert (await served.register(body=body)).code == 0
+    assert await served.route("Good") is not None and (await served.route("Odd") is not None) == taken
 
 
 @pytest.mark.parametrize(
@@ -116,13 +114,12 @@ async def test_topic_with_unusable_queues_is_left_out(read: int, write: int, tak
      ("a", 1), ("a:4;;b:4", 1), ("a:٣", 1), ("", 1), ("a:1;" * 5000 + "x", 1)],
     ids=lambda value: str(value)[:12],
 )  # fmt: skip
-async def test_order_configuration_is_one_that_clients_can_read(value: str, code: int, tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": value}
-        assert (await s.call(RequestCode.PUT_KV_CONFIG, **put)).code == code
-        assert (await s.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")).code == (
-            22 if code else 0
-        )
+async def test_order_configuration_is_one_that_clients_can_read(value: str, code: int, served: Served) -> None:
+    put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": value}
+    assert (await served.call(RequestCode.PUT_KV_CONFIG, **put)).code == code
+    assert (await served.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")).code == (
+        22 if code else 0
+    )
 
 
 @pytest.mark.spec("NS-24")
@@ -136,22 +133,21 @@ async def test_kv_changes_that_arrive_together_share_writes(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("NS-24")
-async def test_failed_kv_write_is_reported_and_changes_nothing(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        path, aside = tmp_path / "kv.json", tmp_path / "kv.json.tmp"
-        put = {"namespace": "n", "value": "v"}
-        assert (await s.call(RequestCode.PUT_KV_CONFIG, key="a", **put)).code == 0
-        aside.mkdir()
-        kept = path.read_bytes()
-        for code, ext in (
-            (RequestCode.PUT_KV_CONFIG, put | {"key": "b"}),
-            (RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "a"}),
-        ):
-            failed = await s.call(code, **ext)
-            assert failed.code == 1 and "kv.json" in (failed.remark or "")
-        assert s.server.kv.table == {"n": {"a": "v"}} and path.read_bytes() == kept
-        shutil.rmtree(aside)
-        assert (await s.call(RequestCode.PUT_KV_CONFIG, key="b", **put)).code == 0
+async def test_failed_kv_write_is_reported_and_changes_nothing(served: Served, tmp_path: Path) -> None:
+    path, aside = tmp_path / "kv.json", tmp_path / "kv.json.tmp"
+    put = {"namespace": "n", "value": "v"}
+    assert (await served.call(RequestCode.PUT_KV_CONFIG, key="a", **put)).code == 0
+    aside.mkdir()
+    kept = path.read_bytes()
+    for code, ext in (
+        (RequestCode.PUT_KV_CONFIG, put | {"key": "b"}),
+        (RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "a"}),
+    ):
+        failed = await served.call(code, **ext)
+        assert failed.code == 1 and "kv.json" in (failed.remark or "")
+    assert served.server.kv.table == {"n": {"a": "v"}} and path.read_bytes() == kept
+    shutil.rmtree(aside)
+    assert (await served.call(RequestCode.PUT_KV_CONFIG, key="b", **put)).code == 0
 
 
 @pytest.mark.spec("NS-13")
@@ -200,30 +196,28 @@ async def test_clusters_and_names_of_brokers_are_limited(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("NS-18", "SEC-17")
-async def test_broker_unregistered_under_a_wrong_name_leaves_the_routes(tmp_path: Path) -> None:
+async def test_broker_unregistered_under_a_wrong_name_leaves_the_routes(served: Served) -> None:
     """It remained in the routes until a restart, without counting towards the limits and after its connection was closed."""
-    async with served(tmp_path) as s:
-        assert (await s.register()).code == 0
-        hostile = RemotingClient(settings=NetSettings())
-        for number in range(3):
-            name = {"brokerName": f"hostile{number}", "brokerAddr": f"127.0.0.1:{number}"}
-            assert (await s.register(hostile, ext=name)).code == 0
-            wrong = {"brokerName": "wrong", "brokerId": "0", "clusterName": "c", "brokerAddr": name["brokerAddr"]}
-            await hostile.invoke(s.address, Command(RequestCode.UNREGISTER_BROKER, ext=wrong), 5000)
-        await hostile.close()
-        assert list(s.server.routes.brokers) == list(s.server.routes.queues) == ["broker-a"]
+    assert (await served.register()).code == 0
+    hostile = RemotingClient(settings=NetSettings())
+    for number in range(3):
+        name = {"brokerName": f"hostile{number}", "brokerAddr": f"127.0.0.1:{number}"}
+        assert (await served.register(hostile, ext=name)).code == 0
+        wrong = {"brokerName": "wrong", "brokerId": "0", "clusterName": "c", "brokerAddr": name["brokerAddr"]}
+        await hostile.invoke(served.address, Command(RequestCode.UNREGISTER_BROKER, ext=wrong), 5000)
+    await hostile.close()
+    assert list(served.server.routes.brokers) == list(served.server.routes.queues) == ["broker-a"]
 
 
 @pytest.mark.spec("SEC-17")
-async def test_topics_replaced_under_another_address_return_with_the_next_registration(tmp_path: Path) -> None:
+async def test_topics_replaced_under_another_address_return_with_the_next_registration(served: Served) -> None:
     """They were lost until the broker changed a topic, also after the stranger had left: its version was unchanged."""
-    async with served(tmp_path) as s:
-        assert (await s.register()).code == 0
-        hostile = RemotingClient(settings=NetSettings())
-        mine = {"brokerAddr": "127.0.0.1:1", "saturnmqComplete": "true"}
-        table = TopicConfigTable({"other": TopicConfig("other", 1, 1)}, DataVersion(1, 9))
-        assert (await s.register(hostile, ext=mine, body=RegisterBrokerBody(table, []).encode())).code == 0
-        assert (await s.register()).code == 0
-        assert await s.route() is not None
-        await hostile.close()
-        assert (await s.register()).code == 0 and await s.route() is not None
+    assert (await served.register()).code == 0
+    hostile = RemotingClient(settings=NetSettings())
+    mine = {"brokerAddr": "127.0.0.1:1", "saturnmqComplete": "true"}
+    table = TopicConfigTable({"other": TopicConfig("other", 1, 1)}, DataVersion(1, 9))
+    assert (await served.register(hostile, ext=mine, body=RegisterBrokerBody(table, []).encode())).code == 0
+    assert (await served.register()).code == 0
+    assert await served.route() is not None
+    await hostile.close()
+    assert (await served.register()).code == 0 and await served.route() is not None

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from served import served
+from served import Served, served
 
 from saturnmq.config.settings import to_properties
 from saturnmq.namesrv import NameServerSettings
@@ -44,82 +44,77 @@ async def test_changed_route_is_not_pushed_to_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-08", "NS-11")
-async def test_registration_response_carries_master_for_slaves_only(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        answer = await s.register()
-        assert (answer.ext, answer.body) == ({}, None)
-        slave = {"brokerId": "1", "brokerAddr": "127.0.0.1:10921", "haServerAddr": "127.0.0.1:10922"}
-        assert (await s.route()) is not None
-        answer = await s.register(ext=slave)
-        route = await s.route()
-        assert route is not None
-        assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}
-        assert answer.ext == {"masterAddr": "127.0.0.1:10911", "haServerAddr": "127.0.0.1:10912"}
-        assert answer.body is None
+async def test_registration_response_carries_master_for_slaves_only(served: Served) -> None:
+    answer = await served.register()
+    assert (answer.ext, answer.body) == ({}, None)
+    slave = {"brokerId": "1", "brokerAddr": "127.0.0.1:10921", "haServerAddr": "127.0.0.1:10922"}
+    assert (await served.route()) is not None
+    answer = await served.register(ext=slave)
+    route = await served.route()
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}
+    assert answer.ext == {"masterAddr": "127.0.0.1:10911", "haServerAddr": "127.0.0.1:10912"}
+    assert answer.body is None
 
 
 @pytest.mark.spec("NS-08", "NS-20", "NS-22")
-async def test_route_response_is_standard_json(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        assert (await s.register()).code == 0
-        answer = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
-        assert answer.body == (
-            b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a","cluster":"c"}],'
-            b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,'
-            b'"topicSysFlag":0,"writeQueueNums":4}]}'
-        )
-        for version, more in ((300, {}), (401, {}), (300, {"acceptStandardJsonOnly": "true"})):
-            asked = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, version=version, topic="T", **more)
-            assert asked.body == answer.body
-        missing = await s.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="none")
-        assert missing.code == 17
-        assert (missing.remark or "").startswith("No topic route info in name server for the topic: none\nSee http")
+async def test_route_response_is_standard_json(served: Served) -> None:
+    assert (await served.register()).code == 0
+    answer = await served.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+    assert answer.body == (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a","cluster":"c"}],'
+        b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,'
+        b'"topicSysFlag":0,"writeQueueNums":4}]}'
+    )
+    for version, more in ((300, {}), (401, {}), (300, {"acceptStandardJsonOnly": "true"})):
+        asked = await served.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, version=version, topic="T", **more)
+        assert asked.body == answer.body
+    missing = await served.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="none")
+    assert missing.code == 17
+    assert (missing.remark or "").startswith("No topic route info in name server for the topic: none\nSee http")
 
 
 @pytest.mark.spec("NS-12")
-async def test_registration_with_wrong_checksum_is_rejected(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        answer = await s.register(ext={"bodyCrc32": "12345"})
-        assert (answer.code, answer.remark) == (1, "crc32 not match")
-        assert s.server.routes.brokers == {}
-        body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T")}, DataVersion(1, 1)), []).encode()
-        good = {"bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
-        assert (await s.register(body=body, ext=good)).code == 0
-        assert (await s.register(body=body, ext={"bodyCrc32": "0"})).code == 0, "0: nothing to compare"
+async def test_registration_with_wrong_checksum_is_rejected(served: Served) -> None:
+    answer = await served.register(ext={"bodyCrc32": "12345"})
+    assert (answer.code, answer.remark) == (1, "crc32 not match")
+    assert served.server.routes.brokers == {}
+    body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T")}, DataVersion(1, 1)), []).encode()
+    good = {"bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
+    assert (await served.register(body=body, ext=good)).code == 0
+    assert (await served.register(body=body, ext={"bodyCrc32": "0"})).code == 0, "0: nothing to compare"
 
 
 @pytest.mark.spec("NS-13")
-async def test_registration_accepts_compressed_old_and_missing_bodies(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        table = TopicConfigTable({"Z": TopicConfig("Z", 3, 3)}, DataVersion(5, 1))
-        packed = RegisterBrokerBody(table, []).encode_compressed()
-        assert (await s.register(body=packed, ext={"compressed": "true"})).code == 0
-        assert await s.route("Z") is not None
-        old = TopicConfigTable({"Old": TopicConfig("Old")}, DataVersion(6, 1)).encode()
-        assert (await s.register(body=old, release=36, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
-        assert await s.route("Old") is not None
-        new = RegisterBrokerBody(TopicConfigTable({"New": TopicConfig("New")}, DataVersion(7, 1)), []).encode()
-        assert (await s.register(body=new, release=37, ext={"brokerName": "b5", "brokerAddr": "x:5"})).code == 0
-        assert await s.route("New") is not None
-        assert (await s.register(body=b"", ext={"brokerName": "b3", "brokerAddr": "x:3"})).code == 0
-        assert s.server.routes.live["x:3"].version == DataVersion(0, 0)
-        assert [topic for topic, brokers in s.server.routes.topics.items() if "b3" in brokers] == []
-        bad = await s.register(body=b"garbage", ext={"brokerName": "b4"})
-        assert bad.code == 1 and await s.route("Z") is not None
+async def test_registration_accepts_compressed_old_and_missing_bodies(served: Served) -> None:
+    table = TopicConfigTable({"Z": TopicConfig("Z", 3, 3)}, DataVersion(5, 1))
+    packed = RegisterBrokerBody(table, []).encode_compressed()
+    assert (await served.register(body=packed, ext={"compressed": "true"})).code == 0
+    assert await served.route("Z") is not None
+    old = TopicConfigTable({"Old": TopicConfig("Old")}, DataVersion(6, 1)).encode()
+    assert (await served.register(body=old, release=36, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
+    assert await served.route("Old") is not None
+    new = RegisterBrokerBody(TopicConfigTable({"New": TopicConfig("New")}, DataVersion(7, 1)), []).encode()
+    assert (await served.register(body=new, release=37, ext={"brokerName": "b5", "brokerAddr": "x:5"})).code == 0
+    assert await served.route("New") is not None
+    assert (await served.register(body=b"", ext={"brokerName": "b3", "brokerAddr": "x:3"})).code == 0
+    assert served.server.routes.live["x:3"].version == DataVersion(0, 0)
+    assert [topic for topic, brokers in served.server.routes.topics.items() if "b3" in brokers] == []
+    bad = await served.register(body=b"garbage", ext={"brokerName": "b4"})
+    assert bad.code == 1 and await served.route("Z") is not None
 
 
 @pytest.mark.spec("NS-16", "NS-17")
-async def test_closed_connection_removes_its_broker_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        first, second = (RemotingClient(settings=NetSettings()) for _ in range(2))
-        await s.register(first)
-        await s.register(second)
-        await first.close()
-        assert await s.route() is not None
-        await second.close()
-        while await s.route() is not None:
-            await asyncio.sleep(0)
-        assert s.server.routes.live == {}
+async def test_closed_connection_removes_its_broker_at_once(served: Served) -> None:
+    first, second = (RemotingClient(settings=NetSettings()) for _ in range(2))
+    await served.register(first)
+    await served.register(second)
+    await first.close()
+    assert await served.route() is not None
+    await second.close()
+    while await served.route() is not None:
+        await asyncio.sleep(0)
+    assert served.server.routes.live == {}
 
 
 @pytest.mark.spec("NS-15", "NS-05")
@@ -147,16 +142,15 @@ async def test_expired_broker_is_removed_and_disconnected(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("NS-05")
-async def test_timers_use_first_delay_and_then_period(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        loop, timers = asyncio.get_running_loop(), s.server._timers
-        for name, first, period in (("scan", 5, 10), ("kv", 60, 600)):
-            timer = timers[name]
-            assert first - 1 < timer.when() - loop.time() <= first
-            tick = timer._callback  # type: ignore[attr-defined]
-            timer.cancel()
-            tick()
-            assert period - 1 < timers[name].when() - loop.time() <= period
+async def test_timers_use_first_delay_and_then_period(served: Served) -> None:
+    loop, timers = asyncio.get_running_loop(), served.server._timers
+    for name, first, period in (("scan", 5, 10), ("kv", 60, 600)):
+        timer = timers[name]
+        assert first - 1 < timer.when() - loop.time() <= first
+        tick = timer._callback  # type: ignore[attr-defined]
+        timer.cancel()
+        tick()
+        assert period - 1 < timers[name].when() - loop.time() <= period
 
 
 @pytest.mark.spec("NS-05")
@@ -223,67 +217,63 @@ async def test_damaged_kv_file_falls_back_to_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("NS-18", "NS-19", "NS-25", "NS-26", "NS-27", "NS-28", "ADM-25")
-async def test_administration_requests_work_over_the_wire(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        await s.register()
-        who = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
-        same = await s.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 1).encode(), **who)
-        assert same.ext["changed"] == "false" and DataVersion.decode(same.body) == DataVersion(1, 1)
-        other = await s.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 2).encode(), **who)
-        assert other.ext["changed"] == "true"
-        wiped = await s.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
-        assert wiped.ext == {"wipeTopicCount": "1"}
-        route = await s.route()
-        assert route is not None and route.queue_datas[0].perm == 4
-        added = await s.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")
-        assert added.ext == {"addTopicCount": "1"}
-        info = ClusterInfo.decode((await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-        assert info.broker_addr_table["broker-a"].broker_addrs == {0: "127.0.0.1:10911"}
-        for code, ext, expected in (
-            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, ["T"]),
-            (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"}, ["T"]),
-            (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "x"}, []),
-            (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, ["c", "broker-a"]),
-            (RequestCode.GET_UNIT_TOPIC_LIST, {}, []),
-            (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, []),
-            (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, []),
-        ):
-            assert TopicList.decode((await s.call(code, **ext)).body).topic_list == expected
-        system = await s.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
-        assert TopicList.decode(system.body).broker_addr == "127.0.0.1:10911"
-        await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T", clusterName="other")
-        assert await s.route() is not None
-        await s.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
-        assert await s.route() is None
-        await s.call(RequestCode.UNREGISTER_BROKER, **who)
-        assert s.server.routes.brokers == {}
+async def test_administration_requests_work_over_the_wire(served: Served) -> None:
+    await served.register()
+    who = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
+    same = await served.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 1).encode(), **who)
+    assert same.ext["changed"] == "false" and DataVersion.decode(same.body) == DataVersion(1, 1)
+    other = await served.call(RequestCode.QUERY_DATA_VERSION, DataVersion(1, 2).encode(), **who)
+    assert other.ext["changed"] == "true"
+    wiped = await served.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    assert wiped.ext == {"wipeTopicCount": "1"}
+    route = await served.route()
+    assert route is not None and route.queue_datas[0].perm == 4
+    added = await served.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    assert added.ext == {"addTopicCount": "1"}
+    info = ClusterInfo.decode((await served.call(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: "127.0.0.1:10911"}
+    for code, ext, expected in (
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, ["T"]),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"}, ["T"]),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "x"}, []),
+        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}, ["c", "broker-a"]),
+        (RequestCode.GET_UNIT_TOPIC_LIST, {}, []),
+        (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}, []),
+        (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}, []),
+    ):
+        assert TopicList.decode((await served.call(code, **ext)).body).topic_list == expected
+    system = await served.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    assert TopicList.decode(system.body).broker_addr == "127.0.0.1:10911"
+    await served.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T", clusterName="other")
+    assert await served.route() is not None
+    await served.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
+    assert await served.route() is None
+    await served.call(RequestCode.UNREGISTER_BROKER, **who)
+    assert served.server.routes.brokers == {}
 
 
 @pytest.mark.spec("NS-28", "ADM-25")
-async def test_unit_topic_lists_follow_topic_sys_flags(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        topics = {name: TopicConfig(name, topic_sys_flag=flag) for flag, name in enumerate(("T", "U", "S", "US"))}
-        await s.register(body=RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)), []).encode())
-        for code, expected in ((311, ["U", "US"]), (312, ["S", "US"]), (313, ["S"])):
-            assert TopicList.decode((await s.call(code)).body).topic_list == expected, code
+async def test_unit_topic_lists_follow_topic_sys_flags(served: Served) -> None:
+    topics = {name: TopicConfig(name, topic_sys_flag=flag) for flag, name in enumerate(("T", "U", "S", "US"))}
+    await served.register(body=RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)), []).encode())
+    for code, expected in ((311, ["U", "US"]), (312, ["S", "US"]), (313, ["S"])):
+        assert TopicList.decode((await served.call(code)).body).topic_list == expected, code
 
 
 @pytest.mark.spec("REM-10", "ADM-25")
-async def test_unknown_request_codes_are_answered(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        for code in (10, 999, -1):
-            answer = await s.call(code)
-            assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
+async def test_unknown_request_codes_are_answered(served: Served) -> None:
+    for code in (10, 999, -1):
+        answer = await served.call(code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
 @pytest.mark.spec("REM-08", "REM-10")
-async def test_invalid_requests_of_every_code_are_answered(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        await s.register()
-        for code in TABLE:
-            answer = await s.call(code, b"\x00junk", nonsense="1")
-            assert answer.is_response, code
-        assert len(s.server._server.connections) == 1
+async def test_invalid_requests_of_every_code_are_answered(served: Served) -> None:
+    await served.register()
+    for code in TABLE:
+        answer = await served.call(code, b"\x00junk", nonsense="1")
+        assert answer.is_response, code
+    assert len(served.server._server.connections) == 1
 
 
 @pytest.mark.spec("NS-29", "ADM-13", "ADM-14")
@@ -336,19 +326,18 @@ async def test_update_config_rejects_fixed_keys_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.spec("NS-29")
 @pytest.mark.parametrize("name", ["brokersMax", "topicsMax", "kvEntriesMax"])
-async def test_changed_limits_apply_to_the_next_request(name: str, tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        assert (await s.register()).code == 0
-        put = {"namespace": "n", "value": "v"}
-        assert (await s.call(RequestCode.PUT_KV_CONFIG, key="a", **put)).code == 0
-        assert (await s.call(RequestCode.UPDATE_NAMESRV_CONFIG, f"{name}=1".encode())).code == 0
-        table = TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, DataVersion(1, 2))
-        answers = {
-            "brokersMax": await s.register(ext={"brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": "1"}),
-            "topicsMax": await s.register(body=RegisterBrokerBody(table, []).encode()),
-            "kvEntriesMax": await s.call(RequestCode.PUT_KV_CONFIG, key="b", **put),
-        }
-        assert {key: answer.code for key, answer in answers.items()} == dict.fromkeys(answers, 0) | {name: 2}
+async def test_changed_limits_apply_to_the_next_request(name: str, served: Served) -> None:
+    assert (await served.register()).code == 0
+    put = {"namespace": "n", "value": "v"}
+    assert (await served.call(RequestCode.PUT_KV_CONFIG, key="a", **put)).code == 0
+    assert (await served.call(RequestCode.UPDATE_NAMESRV_CONFIG, f"{name}=1".encode())).code == 0
+    table = TopicConfigTable({"T": TopicConfig("T"), "U": TopicConfig("U")}, DataVersion(1, 2))
+    answers = {
+        "brokersMax": await served.register(ext={"brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": "1"}),
+        "topicsMax": await served.register(body=RegisterBrokerBody(table, []).encode()),
+        "kvEntriesMax": await served.call(RequestCode.PUT_KV_CONFIG, key="b", **put),
+    }
+    assert {key: answer.code for key, answer in answers.items()} == dict.fromkeys(answers, 0) | {name: 2}
 
 
 @pytest.mark.spec("NS-05", "NS-29")
@@ -391,45 +380,42 @@ def test_name_server_defaults_match_apache() -> None:
 
 
 @pytest.mark.spec("NS-06")
-async def test_stop_closes_listener_and_all_connections(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        await s.register()
-        await s.server.stop()
-        assert not s.server._server.connections
-        host, port = s.address.split(":")
-        with pytest.raises(OSError):
-            await asyncio.open_connection(host, int(port))
+async def test_stop_closes_listener_and_all_connections(served: Served) -> None:
+    await served.register()
+    await served.server.stop()
+    assert not served.server._server.connections
+    host, port = served.address.split(":")
+    with pytest.raises(OSError):
+        await asyncio.open_connection(host, int(port))
 
 
 @pytest.mark.spec("NS-14")
-async def test_routes_never_show_half_applied_registrations(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
+async def test_routes_never_show_half_applied_registrations(served: Served) -> None:
 
-        async def write() -> None:
-            broker = RemotingClient(settings=NetSettings())
-            for n in range(1, 61):
-                tables = {f"T{i}": TopicConfig(f"T{i}", n, n) for i in range(5)}
-                body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, n)), []).encode()
-                await s.register(broker, body=body)
-            assert set(await counts()) == {60}, "the last one"
-            await broker.close()
+    async def write() -> None:
+        broker = RemotingClient(settings=NetSettings())
+        for n in range(1, 61):
+            tables = {f"T{i}": TopicConfig(f"T{i}", n, n) for i in range(5)}
+            body = RegisterBrokerBody(TopicConfigTable(tables, DataVersion(1, n)), []).encode()
+            await served.register(broker, body=body)
+        assert set(await counts()) == {60}, "the last one"
+        await broker.close()
 
-        async def counts() -> list[int]:
-            """Queue counts of all topics, up and down; the requests are answered in this order."""
-            routes = await asyncio.gather(*(s.route(f"T{i}") for i in (*range(5), *reversed(range(5)))))
-            return [0 if route is None else route.queue_datas[0].write_queue_nums for route in routes]
+    async def counts() -> list[int]:
+        """Queue counts of all topics, up and down; the requests are answered in this order."""
+        routes = await asyncio.gather(*(served.route(f"T{i}") for i in (*range(5), *reversed(range(5)))))
+        return [0 if route is None else route.queue_datas[0].write_queue_nums for route in routes]
 
-        seen = set()
-        writing = asyncio.create_task(write())
-        while not writing.done():
-            found = await counts()
-            assert found == sorted(found), "a topic of an earlier registration behind one of a later"
-            seen.update(found)
-        await writing
-        assert seen - {0}, "a route was seen"
+    seen = set()
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        found = await counts()
+        assert found == sorted(found), "a topic of an earlier registration behind one of a later"
+        seen.update(found)
+    await writing
+    assert seen - {0}, "a route was seen"
 
 
 @pytest.mark.spec("REM-31")
-async def test_response_version_announces_standard_json(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        assert (await s.call(RequestCode.GET_BROKER_CLUSTER_INFO)).version >= 401
+async def test_response_version_announces_standard_json(served: Served) -> None:
+    assert (await served.call(RequestCode.GET_BROKER_CLUSTER_INFO)).version >= 401

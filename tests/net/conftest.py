@@ -1,12 +1,20 @@
-"""Fixtures for the TLS tests."""
+"""Fixtures: a connected server and client, and a certificate."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import netpair
 import pytest
 
 from certificates import write_certificate
+from harness.gate.coroutines import Entered
+
+
+@pytest.fixture
+def pair() -> Entered:
+    """A server that echoes requests, and a client."""
+    return Entered(netpair.pair())
 
 
 @pytest.fixture

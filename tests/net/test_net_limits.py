@@ -90,10 +90,9 @@ async def test_listener_accepts_frame_of_exactly_the_limit() -> None:
         header_frame(b"{"),
     ],
 )
-async def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) -> None:
-    async with pair() as p:
-        await closed_after(p, data)
-        assert p.server.rejections.counts == {"bad_frame": 1}
+async def test_frame_with_wrong_lengths_closes_only_its_connection(pair: Pair, data: bytes) -> None:
+    await closed_after(pair, data)
+    assert pair.server.rejections.counts == {"bad_frame": 1}
 
 
 @pytest.mark.spec("LIM-03")
@@ -110,14 +109,15 @@ async def test_frame_with_wrong_lengths_closes_only_its_connection(data: bytes) 
         ({"i": "v" * 262_144}, False),
     ],
 )
-async def test_request_header_size_is_limited(serialization: Serialization, ext: dict[str, str], allowed: bool) -> None:
-    async with pair() as p:
-        frame = encode_frame(Command(10, ext=ext, serialization=serialization))
-        if allowed:
-            assert (await answered(p, frame)).ext == ext
-        else:
-            await closed_after(p, frame)
-            assert p.server.rejections.counts == {"bad_frame": 1}
+async def test_request_header_size_is_limited(
+    pair: Pair, serialization: Serialization, ext: dict[str, str], allowed: bool
+) -> None:
+    frame = encode_frame(Command(10, ext=ext, serialization=serialization))
+    if allowed:
+        assert (await answered(pair, frame)).ext == ext
+    else:
+        await closed_after(pair, frame)
+        assert pair.server.rejections.counts == {"bad_frame": 1}
 
 
 DEFAULTS = {
@@ -149,26 +149,24 @@ def test_limits_default_to_specified_values() -> None:
 
 
 @pytest.mark.spec("LIM-03")
-async def test_header_nesting_is_limited_to_16_levels() -> None:
-    async with pair() as p:
-        for depth, taken in ((16, True), (17, False)):  # the header object counts as one level
-            inner = "[" * (depth - 1) + "]" * (depth - 1)
-            frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
-            if taken:
-                assert (await answered(p, frame)).opaque == 1
-            else:
-                await closed_after(p, frame)
+async def test_header_nesting_is_limited_to_16_levels(pair: Pair) -> None:
+    for depth, taken in ((16, True), (17, False)):  # the header object counts as one level
+        inner = "[" * (depth - 1) + "]" * (depth - 1)
+        frame = header_frame(f'{{"code":10,"opaque":1,"other":{inner}}}'.encode())
+        if taken:
+            assert (await answered(pair, frame)).opaque == 1
+        else:
+            await closed_after(pair, frame)
 
 
 @pytest.mark.spec("LIM-03")
-async def test_deeply_nested_header_is_rejected() -> None:
-    async with pair() as p:
-        for opening, closing in (("[", "]"), ('{"a":', "}")):
-            deep = f'{{"code":10,"opaque":1,"other":{opening * 17}1{closing * 17}}}'.encode()
-            await closed_after(p, header_frame(deep))
-        flat = json_header(other=[[1]] * 40, extFields={"i": '{"[[[[[[[[[[[[[[[[[[\\"{{{{{{{{{{{{{{{{{{{{{'})
-        assert (await answered(p, header_frame(flat))).ext["i"].endswith("{{{")
-        await closed_after(p, header_frame(b'{"code":10,"other":' + b"[" * 200_000))
+async def test_deeply_nested_header_is_rejected(pair: Pair) -> None:
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        deep = f'{{"code":10,"opaque":1,"other":{opening * 17}1{closing * 17}}}'.encode()
+        await closed_after(pair, header_frame(deep))
+    flat = json_header(other=[[1]] * 40, extFields={"i": '{"[[[[[[[[[[[[[[[[[[\\"{{{{{{{{{{{{{{{{{{{{{'})
+    assert (await answered(pair, header_frame(flat))).ext["i"].endswith("{{{")
+    await closed_after(pair, header_frame(b'{"code":10,"other":' + b"[" * 200_000))
 
 
 @pytest.mark.spec("LIM-04")
@@ -233,14 +231,13 @@ async def test_signed_connections_do_not_share_the_budget() -> None:
 
 
 @pytest.mark.spec("LIM-04")
-async def test_closed_connection_releases_incomplete_frame_bytes() -> None:
-    async with pair() as p:
-        _, writer = await p.socket()
-        writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
-        await until(lambda: p.server.unsigned_frames.used > 1000)
-        writer.close()
-        await until(lambda: not p.server.connections)
-        assert p.server.unsigned_frames.used == 0 and not p.server.unsigned_frames
+async def test_closed_connection_releases_incomplete_frame_bytes(pair: Pair) -> None:
+    _, writer = await pair.socket()
+    writer.write(encode_frame(Command(10, body=b"x" * 1000))[:-1])
+    await until(lambda: pair.server.unsigned_frames.used > 1000)
+    writer.close()
+    await until(lambda: not pair.server.connections)
+    assert pair.server.unsigned_frames.used == 0 and not pair.server.unsigned_frames
 
 
 @pytest.mark.spec("LIM-04")
@@ -267,22 +264,21 @@ async def test_incomplete_frames_of_signed_connections_are_limited_as_well() -> 
 
 @pytest.mark.spec("LIM-04")
 @pytest.mark.parametrize("closed_by", ["peer", "server"])
-async def test_closed_connection_keeps_no_bytes_of_its_incomplete_frame(closed_by: str) -> None:
+async def test_closed_connection_keeps_no_bytes_of_its_incomplete_frame(pair: Pair, closed_by: str) -> None:
     """A connection is part of a reference cycle: a peer that connects again and again would fill memory until it is collected."""
-    async with pair() as p:
-        reader, writer = await p.socket()
-        writer.write(encode_frame(Command(10, body=b"x" * 50_000))[:-1])
-        await until(lambda: p.server.unsigned_frames.used > 50_000)
-        (connection,) = p.server.connections
-        if closed_by == "peer":
-            writer.close()
-        else:
-            connection.refuse("test", "closed by the server")
-            assert not connection.frame_pending
-            assert await reader.read() == b""
-            writer.close()
-        await until(lambda: not p.server.connections)
+    reader, writer = await pair.socket()
+    writer.write(encode_frame(Command(10, body=b"x" * 50_000))[:-1])
+    await until(lambda: pair.server.unsigned_frames.used > 50_000)
+    (connection,) = pair.server.connections
+    if closed_by == "peer":
+        writer.close()
+    else:
+        connection.refuse("test", "closed by the server")
         assert not connection.frame_pending
+        assert await reader.read() == b""
+        writer.close()
+    await until(lambda: not pair.server.connections)
+    assert not connection.frame_pending
 
 
 @pytest.mark.spec("LIM-06")
@@ -567,24 +563,24 @@ async def test_unread_output_of_all_connections_is_limited() -> None:
         b"\x16\x03\x01\x00\xf8\x01",
     ],
 )
-async def test_http_and_tls_on_plain_port_are_rejected(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async with pair() as p:
-        with caplog.at_level(logging.WARNING, "saturnmq.net.rejections"):
-            await closed_after(p, data)
-        assert p.server.rejections.counts == {"foreign_protocol": 1}
-        (record,) = caplog.records
-        assert "TLS" in record.getMessage() or "HTTP" in record.getMessage()
+async def test_http_and_tls_on_plain_port_are_rejected(
+    pair: Pair, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "saturnmq.net.rejections"):
+        await closed_after(pair, data)
+    assert pair.server.rejections.counts == {"foreign_protocol": 1}
+    (record,) = caplog.records
+    assert "TLS" in record.getMessage() or "HTTP" in record.getMessage()
 
 
 @pytest.mark.spec("LIM-14")
-async def test_tls_client_fails_at_once_on_plain_port() -> None:
-    async with pair() as p:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        with pytest.raises(OSError):
-            await asyncio.open_connection(p.host, p.port, ssl=context)
-        await until(lambda: p.server.rejections.counts == {"foreign_protocol": 1})
+async def test_tls_client_fails_at_once_on_plain_port(pair: Pair) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with pytest.raises(OSError):
+        await asyncio.open_connection(pair.host, pair.port, ssl=context)
+    await until(lambda: pair.server.rejections.counts == {"foreign_protocol": 1})
 
 
 @pytest.mark.spec("LIM-02", "LIM-08")

@@ -4,6 +4,8 @@ Tests of brokers, clients and the console have everything in one loop, so they s
 loop, the sockets or the disk use a real one, and so do those whose broker runs in a thread of its own. A test says otherwise by
 `@pytest.mark.loop(real=True)`, and how long it may take, in seconds of its loop, by `loop(seconds=7200)`.
 
+A fixture that returns `Entered` gives the test what an asynchronous context manager yields, in the test's event loop.
+
 In REPORTED_FOLDERS an exception that reaches the event loop's handler fails the test.
 """
 
@@ -11,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +30,13 @@ VIRTUAL_SECONDS: Final = 300
 REAL_SECONDS: Final = 60
 
 
+@dataclass(frozen=True)
+class Entered:
+    """The value of a fixture: the test gets what `context` yields."""
+
+    context: AbstractAsyncContextManager[Any]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
@@ -38,11 +49,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
     folder = pyfuncitem.path.relative_to(TESTS).parts[0] if TESTS in pyfuncitem.path.parents else ""
     real, seconds = loop_of(pyfuncitem, folder)
     problems: list[dict[str, Any]] = []
-    bounded = _bounded(test, seconds, problems if folder in REPORTED_FOLDERS else None)
+    bounded = _bounded(pyfuncitem.obj, arguments, seconds, problems if folder in REPORTED_FOLDERS else None)
     if real:
         asyncio.run(bounded)
     else:
@@ -61,8 +72,16 @@ def loop_of(item: pytest.Item, folder: str) -> tuple[bool, float]:
     return real, float(options.get("seconds", REAL_SECONDS if real else VIRTUAL_SECONDS))
 
 
-async def _bounded(test: Awaitable[None], seconds: float, problems: list[dict[str, Any]] | None) -> None:
+async def _bounded(
+    test: Callable[..., Awaitable[None]],
+    arguments: dict[str, Any],
+    seconds: float,
+    problems: list[dict[str, Any]] | None,
+) -> None:
     if problems is not None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-    async with asyncio.timeout(seconds):
-        await test
+    async with asyncio.timeout(seconds), AsyncExitStack() as stack:
+        for name, value in arguments.items():
+            if isinstance(value, Entered):
+                arguments[name] = await stack.enter_async_context(value.context)
+        await test(**arguments)
