@@ -328,7 +328,7 @@ def test_spark_tests_without_java_are_skipped_by_name(tmp_path: Path) -> None:
 @pytest.mark.spec("SPK-15")
 def test_end_to_end_tests_share_one_session() -> None:
     """A test with its own session would pay for a start, and would stop the session of the others."""
-    makes = re.compile(r"(?<!def )\b(make_)?session\(|getOrCreate\(")
+    makes = re.compile(r"(?<!def )\b(make_)?session\(|(?<!_)getOrCreate\(")
     makers = {path.name for path in HERE.glob("*.py") if makes.search(path.read_text()) and path != Path(__file__)}
     # The job and the client run in processes of their own; test_spark_session.py and test_spark_connect.py start no JVM.
     assert makers == {
