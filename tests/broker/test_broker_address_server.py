@@ -79,20 +79,17 @@ async def test_domain_without_a_server_is_a_failed_lookup(domain: str) -> None:
         await look_up(domain, "nsaddr")
 
 
-def test_default_port_is_8080(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_default_port_is_8080(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
 
     async def connect(host: str, port: int, **_: object) -> None:
         asked.append((host, port))
         raise ConnectionRefusedError
 
-    async def work() -> None:
-        monkeypatch.setattr(address_server.asyncio, "open_connection", connect)
-        for domain in ("names.example", "names.example:8081"):
-            with pytest.raises(LookupFailed):
-                await look_up(domain, "nsaddr")
-
-    asyncio.run(work())
+    monkeypatch.setattr(address_server.asyncio, "open_connection", connect)
+    for domain in ("names.example", "names.example:8081"):
+        with pytest.raises(LookupFailed):
+            await look_up(domain, "nsaddr")
     assert asked == [("names.example", 8080), ("names.example", 8081)]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.protocol.bodies import (
     ConsumerData,
@@ -59,79 +59,65 @@ async def requests(w: Wire, name: str) -> list[Command]:
 
 @pytest.mark.spec("SEC-01")
 @pytest.mark.parametrize("name", NAMES)
-def test_no_request_makes_a_folder_for_such_a_name(tmp_path: Path, name: str) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            assert (await w.send("honest")).code == 0
-            before = folders(tmp_path)
-            for answer in await requests(w, name):
-                assert answer.code != 0, "refused"
-            assert folders(tmp_path) == before
-            assert name not in w.broker.topics.table
-            assert (await w.send("honest")).code == 0, "others are served"
-
-    run(work)
+async def test_no_request_makes_a_folder_for_such_a_name(tmp_path: Path, name: str) -> None:
+    async with wire(data=tmp_path / "data") as w:
+        assert (await w.send("honest")).code == 0
+        before = folders(tmp_path)
+        for answer in await requests(w, name):
+            assert answer.code != 0, "refused"
+        assert folders(tmp_path) == before
+        assert name not in w.broker.topics.table
+        assert (await w.send("honest")).code == 0, "others are served"
     assert not evil_paths(tmp_path)
 
 
 @pytest.mark.spec("SEC-01")
 @pytest.mark.parametrize("name", [*NAMES[:-1], "a" * 263])  # a retry topic of a Java broker has up to 262 characters
-def test_name_server_refuses_to_register_such_a_topic(tmp_path: Path, name: str) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            table = TopicConfigTable(
-                {name: TopicConfig(name, 4, 4), "good": TopicConfig("good", 4, 4)}, DataVersion(1, 1)
-            )
-            fields = {
-                "brokerName": "b",
-                "brokerAddr": "127.0.0.1:1",
-                "clusterName": "c",
-                "haServerAddr": "",
-                "brokerId": 0,
-            }
-            ext = {key: str(value) for key, value in fields.items()}
-            command = Command(RequestCode.REGISTER_BROKER, ext=ext, body=RegisterBrokerBody(table, []).encode())
-            await w.client.invoke(w.server.name_servers, command, 5000)
-            route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": name})
-            assert (await w.client.invoke(w.server.name_servers, route, 5000)).code != 0, "no client learns it"
-
-    run(work)
+async def test_name_server_refuses_to_register_such_a_topic(tmp_path: Path, name: str) -> None:
+    async with wire(data=tmp_path / "data") as w:
+        table = TopicConfigTable({name: TopicConfig(name, 4, 4), "good": TopicConfig("good", 4, 4)}, DataVersion(1, 1))
+        fields = {
+            "brokerName": "b",
+            "brokerAddr": "127.0.0.1:1",
+            "clusterName": "c",
+            "haServerAddr": "",
+            "brokerId": 0,
+        }
+        ext = {key: str(value) for key, value in fields.items()}
+        command = Command(RequestCode.REGISTER_BROKER, ext=ext, body=RegisterBrokerBody(table, []).encode())
+        await w.client.invoke(w.server.name_servers, command, 5000)
+        route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": name})
+        assert (await w.client.invoke(w.server.name_servers, route, 5000)).code != 0, "no client learns it"
     assert not evil_paths(tmp_path)
 
 
 @pytest.mark.spec("SEC-01")
-def test_groups_with_such_a_name_are_refused(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            await w.send("T")
-            group = SubscriptionGroupConfig(EVIL)
-            assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())).code != 0
-            assert (await w.pull("T", group=EVIL)).code != 0
-            await w.heartbeat(EVIL, "T")
-            assert EVIL not in w.broker.groups.table
-            assert f"%RETRY%{EVIL}" not in w.broker.topics.table
-            offset = {"consumerGroup": EVIL, "topic": "T", "queueId": 0, "commitOffset": 1}
-            await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **offset)
-            assert EVIL not in json.dumps(w.broker.offsets.encode().decode())
-
-    run(work)
+async def test_groups_with_such_a_name_are_refused(tmp_path: Path) -> None:
+    async with wire(data=tmp_path / "data") as w:
+        await w.send("T")
+        group = SubscriptionGroupConfig(EVIL)
+        assert (await w.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())).code != 0
+        assert (await w.pull("T", group=EVIL)).code != 0
+        await w.heartbeat(EVIL, "T")
+        assert EVIL not in w.broker.groups.table
+        assert f"%RETRY%{EVIL}" not in w.broker.topics.table
+        offset = {"consumerGroup": EVIL, "topic": "T", "queueId": 0, "commitOffset": 1}
+        await w.call(RequestCode.UPDATE_CONSUMER_OFFSET, **offset)
+        assert EVIL not in json.dumps(w.broker.offsets.encode().decode())
     assert not evil_paths(tmp_path)
 
 
 @pytest.mark.spec("SEC-01")
-def test_such_a_name_in_a_state_file_makes_no_folder(tmp_path: Path) -> None:
+async def test_such_a_name_in_a_state_file_makes_no_folder(tmp_path: Path) -> None:
     config = tmp_path / "data" / "store" / "config"
     config.mkdir(parents=True)
     table = TopicConfigTable({EVIL: TopicConfig(EVIL, 4, 4), "good": TopicConfig("good", 4, 4)}, DataVersion(1, 1))
     (config / "topics.json").write_bytes(table.encode())
 
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            assert (await w.send("good")).code == 0
-            assert (await w.send(EVIL)).code != 0
-            assert EVIL not in w.broker.topics.table
-
-    run(work)
+    async with wire(data=tmp_path / "data") as w:
+        assert (await w.send("good")).code == 0
+        assert (await w.send(EVIL)).code != 0
+        assert EVIL not in w.broker.topics.table
     assert not evil_paths(tmp_path)
 
 

@@ -9,7 +9,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 import saturnmq
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -25,19 +25,16 @@ ALLOWED = {"protocol/headers/fields.py"}
 
 @pytest.mark.spec("SEC-02", "SEC-07", "G12")
 @pytest.mark.parametrize("end", ["rocketmqHome=-c $@|sh . echo touch {marker};\n", "rocketmqHome={marker}\n"])
-def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
+async def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
     marker = tmp_path / "executed"
     body = "filterServerNums=1\n" + end.format(marker=marker)
 
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            before = (await w.call(RequestCode.GET_BROKER_CONFIG)).body
-            answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, body.encode())
-            assert answer.code == ResponseCode.NO_PERMISSION
-            assert (await w.call(RequestCode.GET_BROKER_CONFIG)).body == before, "nothing was set"
-            assert (await w.send("T")).code == 0
-
-    run(work)
+    async with wire(data=tmp_path / "data") as w:
+        before = (await w.call(RequestCode.GET_BROKER_CONFIG)).body
+        answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, body.encode())
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert (await w.call(RequestCode.GET_BROKER_CONFIG)).body == before, "nothing was set"
+        assert (await w.send("T")).code == 0
     assert not marker.exists()
 
 

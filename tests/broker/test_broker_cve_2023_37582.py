@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wire import run, wire
+from wire import wire
 
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
@@ -16,21 +16,18 @@ from saturnmq.protocol.frames.command import Command
 
 @pytest.mark.spec("SEC-03", "G12")
 @pytest.mark.parametrize("key", ["configStorePath", "configStorePathName", "kvConfigPath", "rocketmqHome"])
-def test_published_request_writes_no_file(tmp_path: Path, key: str) -> None:
+async def test_published_request_writes_no_file(tmp_path: Path, key: str) -> None:
     target = tmp_path / "written-by-request"
     body = f"{key}={target}\nproductEnvName=test/path\\ntest"
 
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            request = Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=body.encode())
-            answer = await w.client.invoke(w.server.name_servers, request, 5000)
-            assert answer.code == ResponseCode.NO_PERMISSION
-            config = await w.client.invoke(w.server.name_servers, Command(RequestCode.GET_NAMESRV_CONFIG), 5000)
-            assert str(target).encode() not in (config.body or b"")
-            put = Command(RequestCode.PUT_KV_CONFIG, ext={"namespace": "n", "key": "k", "value": "v"})
-            await w.client.invoke(w.server.name_servers, put, 5000)
-
-    run(work)
+    async with wire(data=tmp_path / "data") as w:
+        request = Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=body.encode())
+        answer = await w.client.invoke(w.server.name_servers, request, 5000)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        config = await w.client.invoke(w.server.name_servers, Command(RequestCode.GET_NAMESRV_CONFIG), 5000)
+        assert str(target).encode() not in (config.body or b"")
+        put = Command(RequestCode.PUT_KV_CONFIG, ext={"namespace": "n", "key": "k", "value": "v"})
+        await w.client.invoke(w.server.name_servers, put, 5000)
     assert not target.exists()
 
 
@@ -38,11 +35,8 @@ def test_published_request_writes_no_file(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["storePathRootDir", "storePathCommitLog", "rocketmqHome", "brokerConfigPath", "tlsServerKeyPath"]
 )
-def test_no_path_of_a_broker_can_be_set(tmp_path: Path, key: str) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path / "data") as w:
-            answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, f"{key}={tmp_path / 'x'}\n".encode())
-            assert answer.code == ResponseCode.NO_PERMISSION
-
-    run(work)
+async def test_no_path_of_a_broker_can_be_set(tmp_path: Path, key: str) -> None:
+    async with wire(data=tmp_path / "data") as w:
+        answer = await w.call(RequestCode.UPDATE_BROKER_CONFIG, f"{key}={tmp_path / 'x'}\n".encode())
+        assert answer.code == ResponseCode.NO_PERMISSION
     assert not (tmp_path / "x").exists()

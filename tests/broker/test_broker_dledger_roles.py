@@ -420,7 +420,7 @@ async def test_delayed_messages_are_delivered_by_next_leader(tmp_path: Path) -> 
         (False, None, (1000, 50), {1: 3, 3: 4}),
     ],
 )
-def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
+async def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
     tmp_path: Path, last: bool, timer: tuple[int, int] | None, expected_timer: tuple[int, int],
     expected_delays: dict[int, int],
 ) -> None:  # fmt: skip
@@ -431,11 +431,8 @@ def test_progress_of_a_leader_is_taken_as_it_is_and_of_others_only_forward(
     text = "" if timer is None else encode_progress(*timer)
     state = MemberState("g", "n1", not last, 1, text, b"", b"", b"", DelayOffsetTable({1: 3, 3: 4}).encode())
 
-    async def work() -> None:
-        copy._writing = asyncio.Lock()
-        await copy._take_progress(state, last=last)
-
-    asyncio.run(work())
+    copy._writing = asyncio.Lock()
+    await copy._take_progress(state, last=last)
     assert copy._timer_file.read(parse_progress) == expected_timer
     table = copy._delay_file.read(DelayOffsetTable.decode)
     assert table is not None and table.offset_table == expected_delays

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.broker.services import long_polling as polling
 from saturnmq.broker.services.long_polling import ParkedPull
@@ -365,7 +365,7 @@ async def test_delayed_pulls_are_handled_one_in_an_iteration_beside_sends() -> N
         assert sent >= 60, "a send takes some iterations"
 
 
-def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """20,000 pulls over a limit, each repeated when answered, were answered in every second: a sender fell to a tenth."""
     ready: list[int] = []  # pulls that each tick has made ready
     tick = polling.LongPolling._tick
@@ -384,16 +384,13 @@ def test_tick_answers_a_bounded_number_of_delayed_pulls(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(polling.LongPolling, "_tick", counted)
 
-    async def work() -> None:
-        async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
-            await w.send()
-            await park(w, keeper, [pull_frame(1)])
-            for sock in (a, b, c):
-                await delay(w, sock, 200)
-            del ready[:]
-            await asyncio.gather(*(repeat(sock, 400) for sock in (a, b, c)))
-
-    run(work)
+    async with wire(parked_per_queue=1) as w, peer(w) as keeper, peer(w) as a, peer(w) as b, peer(w) as c:
+        await w.send()
+        await park(w, keeper, [pull_frame(1)])
+        for sock in (a, b, c):
+            await delay(w, sock, 200)
+        del ready[:]
+        await asyncio.gather(*(repeat(sock, 400) for sock in (a, b, c)))
     assert sum(ready) >= 1200
     assert max(ready) <= 250, "at most 500 a second"
 

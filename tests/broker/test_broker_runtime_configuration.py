@@ -131,34 +131,31 @@ async def test_log_level_follows_the_change(wire: Wire) -> None:
 
 
 @pytest.mark.spec("SEC-07", "SEC-03", "OPS-03", "ADM-12")
-def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_change_is_kept_in_the_configuration_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# mine\nbrokerName=broker-a\nbrokerPermission=6\n")
 
-    async def work() -> None:
-        store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
-        settings = BrokerSettings(listen_port=0)
-        shared = dataclasses.replace(settings)
-        broker = Broker(settings, store, NetSettings(), config_file=path)
-        await broker.start()
-        broker.configuration.overridden = {"brokerPermission": "environment SATURNMQ_BROKER_PERMISSION"}
-        client = RemotingClient(settings=NetSettings())
-        try:
-            for text, code in (
-                (b"brokerPermission=4", 0),
-                (b"brokerPermission=2\nstorePathRootDir=/tmp/evil", 16),
-                (b"filterServerNums=1;touch /tmp/evil", 16),
-                (b"brokerPermission=77", 1),
-            ):
-                answer = await client.invoke(broker.address, Command(UPDATE, body=text), 5000)
-                assert answer.code == code, answer.remark
-            assert broker.settings.broker_permission == 4
-            assert settings == shared, "the settings of the caller are its own"
-        finally:
-            await client.close()
-            await broker.stop()
-
-    run(work)
+    store = StoreSettings(store_path_root_dir=str(tmp_path / "store"), profile=StoreProfile.SMALL)
+    settings = BrokerSettings(listen_port=0)
+    shared = dataclasses.replace(settings)
+    broker = Broker(settings, store, NetSettings(), config_file=path)
+    await broker.start()
+    broker.configuration.overridden = {"brokerPermission": "environment SATURNMQ_BROKER_PERMISSION"}
+    client = RemotingClient(settings=NetSettings())
+    try:
+        for text, code in (
+            (b"brokerPermission=4", 0),
+            (b"brokerPermission=2\nstorePathRootDir=/tmp/evil", 16),
+            (b"filterServerNums=1;touch /tmp/evil", 16),
+            (b"brokerPermission=77", 1),
+        ):
+            answer = await client.invoke(broker.address, Command(UPDATE, body=text), 5000)
+            assert answer.code == code, answer.remark
+        assert broker.settings.broker_permission == 4
+        assert settings == shared, "the settings of the caller are its own"
+    finally:
+        await client.close()
+        await broker.stop()
     assert path.read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=4\n"
     assert Path(f"{path}.bak").read_text() == "# mine\nbrokerName=broker-a\nbrokerPermission=6\n"
     warning = 'lasts until the next start key=brokerPermission overridden_by="environment SATURNMQ_BROKER_PERMISSION"'

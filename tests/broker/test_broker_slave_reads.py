@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from brokerpair import pair
 from brokerpair import run as run_pair
-from wire import Wire, run, wire
+from wire import Wire, wire
 
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.message import decode_records
@@ -19,18 +19,15 @@ KIB = 1024
 
 
 @pytest.mark.spec("RW-01")
-def test_records_are_in_memory_up_to_a_share_of_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_are_in_memory_up_to_a_share_of_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> int:
         raise ValueError(name)
 
-    async def work() -> None:
-        for percent in (40, 10):
-            async with wire({"memory_percent_max": percent}) as w:
-                assert w.broker.store.memory_bytes == capacity.memory_bytes() * percent // 100
-        async with wire() as w:
-            assert w.broker.store.settings.memory_percent_max == 40
-
-    run(work)
+    for percent in (40, 10):
+        async with wire({"memory_percent_max": percent}) as w:
+            assert w.broker.store.memory_bytes == capacity.memory_bytes() * percent // 100
+    async with wire() as w:
+        assert w.broker.store.settings.memory_percent_max == 40
     assert capacity.memory_bytes() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     monkeypatch.setattr(os, "sysconf", unknown)
     assert capacity.memory_bytes() == 24 << 30

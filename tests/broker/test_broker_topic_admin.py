@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from wire import Wire, commit, run, wire
+from wire import Wire, commit, wire
 
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.protocol.bodies import ConsumerOffsetTable, TopicConfigTable, TopicList, TopicRouteData
@@ -53,20 +53,17 @@ async def test_illegal_and_system_topics_are_neither_changed_nor_deleted() -> No
 
 
 @pytest.mark.spec("ADM-18")
-def test_changed_topic_is_in_file_and_name_server_when_the_answer_comes(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with wire(data=tmp_path) as w:
-            for queues, perm in ((2, 6), (3, 4)):
-                assert (await update(w, "T", queues=queues, perm=perm)).code == 0
-                config = w.broker.topics.table["T"]
-                assert (config.write_queue_nums, config.perm) == (queues, perm)
-                file = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())
-                assert file["topicConfigTable"]["T"]["perm"] == perm
-                found = await route(w, "T")
-                assert found is not None
-                assert [(q.write_queue_nums, q.perm) for q in found.queue_datas] == [(queues, perm)]
-
-    run(work)
+async def test_changed_topic_is_in_file_and_name_server_when_the_answer_comes(tmp_path: Path) -> None:
+    async with wire(data=tmp_path) as w:
+        for queues, perm in ((2, 6), (3, 4)):
+            assert (await update(w, "T", queues=queues, perm=perm)).code == 0
+            config = w.broker.topics.table["T"]
+            assert (config.write_queue_nums, config.perm) == (queues, perm)
+            file = json.loads((tmp_path / "store" / "config" / "topics.json").read_bytes())
+            assert file["topicConfigTable"]["T"]["perm"] == perm
+            found = await route(w, "T")
+            assert found is not None
+            assert [(q.write_queue_nums, q.perm) for q in found.queue_datas] == [(queues, perm)]
     assert ClientSettings(name_servers=("n:1",)).route_poll_ms == 30_000, "when clients see it"
 
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slavestub import SYNC, SocketSlave, following, liar, log_bytes, serving
 
-from broker.wire import run
 from certificates import write_certificate
 from saturnmq.net import TlsSettings
 from saturnmq.net.tls import ContextHolder, client_context
@@ -299,7 +298,7 @@ async def test_a_slave_does_not_follow_a_master_without_a_trusted_certificate(
             assert slave.store.log.end == 0
 
 
-def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
+async def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It takes the last whole 8 bytes of what it received for an offset, and the first one unchecked."""
@@ -309,11 +308,8 @@ def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
     async def java(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         got.append(await reader.read())
 
-    async def work() -> None:
-        async with liar(java) as address, following(tmp_path / "s", lambda: address, None, tls, cluster_secret=WORD):
-            await until(lambda: got)
-
-    run(work)
+    async with liar(java) as address, following(tmp_path / "s", lambda: address, None, tls, cluster_secret=WORD):
+        await until(lambda: got)
     assert [int.from_bytes(data, "big", signed=True) < 0 for data in got] == [True]
     assert [len(data) for data in got] == [8]
     assert "set haTlsEnable=false" in caplog.text

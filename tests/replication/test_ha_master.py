@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from slavestub import FILE, Port, log_bytes, message, serving
 
-from broker.wire import run
 from saturnmq.net import StartError
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.replication.masterslave.master import REFUSED_MAX, SLAVES_MAX, WAITING_PER_HOST
@@ -150,18 +149,15 @@ async def test_a_later_report_that_is_impossible_closes_the_connection(tmp_path:
 
 
 @pytest.mark.parametrize("first", [5000, -1, -(2**63)])
-def test_a_first_report_that_is_impossible_closes_the_connection(
+async def test_a_first_report_that_is_impossible_closes_the_connection(
     tmp_path: Path, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as port:
-            port.put(10)
-            slave = await port.slave()
-            slave.write(first.to_bytes(8, "big", signed=True))
-            await slave.closed()
-            assert port.acks.slaves == 0
-
-    run(work)
+    async with serving(tmp_path) as port:
+        port.put(10)
+        slave = await port.slave()
+        slave.write(first.to_bytes(8, "big", signed=True))
+        await slave.closed()
+        assert port.acks.slaves == 0
     assert "stop it and remove its store" in caplog.text
 
 

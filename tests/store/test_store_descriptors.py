@@ -126,19 +126,16 @@ def test_error_of_open_and_create_is_classified(
     assert len(tries) == (6 if kind is OutOfDescriptors else 2)  # only missing descriptors are tried again
 
 
-def test_event_loop_never_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_never_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
     def fail(*_: object) -> int:
         tries.append(1)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    async def work() -> None:
-        monkeypatch.setattr(os, "open", fail)
-        with pytest.raises(OutOfDescriptors):
-            Disk().open(tmp_path / "f")
-
-    asyncio.run(work())
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OutOfDescriptors):
+        Disk().open(tmp_path / "f")
     assert len(tries) == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,17 +25,14 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_files_of_a_broker_are_closed_to_others(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with (
-            EmbeddedBroker(tmp_path / "data") as server,
-            Client.from_url(server.url) as client,
-            client.producer("p") as producer,
-        ):
-            await producer.send("T", b"secret", keys="k")
-            await server.broker.topics.writer.saved()
-
-    asyncio.run(work())
+async def test_files_of_a_broker_are_closed_to_others(tmp_path: Path) -> None:
+    async with (
+        EmbeddedBroker(tmp_path / "data") as server,
+        Client.from_url(server.url) as client,
+        client.producer("p") as producer,
+    ):
+        await producer.send("T", b"secret", keys="k")
+        await server.broker.topics.writer.saved()
     store = tmp_path / "data" / "store"
     modes = {path.relative_to(store).as_posix(): mode(path) for path in store.rglob("*")}
     assert all(not found & 0o007 for found in modes.values()), modes

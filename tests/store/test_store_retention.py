@@ -56,16 +56,13 @@ def zone_of_utc_plus_11(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("zone_of_utc_plus_11")
 @pytest.mark.parametrize(("ahead_h", "left"), [(11, 3), (0, 5)])
-def test_delete_when_is_an_hour_of_the_local_time_zone(tmp_path: Path, ahead_h: int, left: int) -> None:
+async def test_delete_when_is_an_hour_of_the_local_time_zone(tmp_path: Path, ahead_h: int, left: int) -> None:
     hour = (NOW // HOUR_MS + ahead_h) % 24
 
-    async def work() -> None:
-        store = await filled(tmp_path, delete_when=f"{hour:02d}")
-        await store._maintenance.clean()
-        assert len(store.log.files) == left
-        await store.stop()
-
-    asyncio.run(work())
+    store = await filled(tmp_path, delete_when=f"{hour:02d}")
+    await store._maintenance.clean()
+    assert len(store.log.files) == left
+    await store.stop()
 
 
 @pytest.mark.spec("DEL-08")
