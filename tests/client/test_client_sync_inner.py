@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from saturnmq.client.connection import forks
-from saturnmq.client.sync.portal import Inner
+from saturnmq.client.sync.portal import PerProcess
 
 
 class Startable:
@@ -28,12 +28,12 @@ def test_object_is_made_again_after_a_fork_and_started_if_it_was(
         made.append(Startable())
         return made[-1]
 
-    inner = Inner(make)
-    inner.started = started
-    assert inner.current() is inner.current() is made[0] and len(made) == 1
+    facade = PerProcess(make)
+    facade._started = started
+    assert facade._inner is facade._inner is made[0] and len(made) == 1
     for count in (2, 3):
         monkeypatch.setattr(forks, "generation", forks.generation + 1)  # as in a child
-        assert inner.current() is inner.current() is made[-1] and len(made) == count
+        assert facade._inner is facade._inner is made[-1] and len(made) == count
         assert len(made[-1].threads) == started, "started once, by the loop's thread"
         assert threading.current_thread().name not in made[-1].threads
-    assert made[0].threads == [] and inner.started is started
+    assert made[0].threads == [] and facade._started is started

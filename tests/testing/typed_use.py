@@ -5,11 +5,12 @@ A line with `type: ignore[code]` must be an error: if it is none, mypy reports a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_type
 
+import saturnmq.admin.sync
 import saturnmq.sync
 from saturnmq import (
     Ack,
@@ -149,13 +150,43 @@ async def consumers(client: Client) -> None:
 def plain_code() -> None:
     with saturnmq.sync.Client.from_url("rmq://localhost") as client:
         assert_type(client, saturnmq.sync.Client)
+        assert_type(client.topic_exists("t"), bool)
+        client.create_topic("t", queue=8)  # type: ignore[call-arg]
         with client.producer("p", codec=json_codec(Order)) as out:
             assert_type(out, saturnmq.sync.Producer[Order])
-            assert_type(out.send("t", Order(1, 1.0)), Receipt)
+            assert_type(out.send("t", Order(1, 1.0), tag="a"), Receipt)
             out.send("t", b"bytes")  # type: ignore[arg-type]
+            out.send("t", Order(1, 1.0), tags="a")  # type: ignore[call-arg]
+            assert_type(out.send_many("t", values=[Order(1, 1.0)]), list[Receipt])
+            assert_type(out.request("t", Order(1, 1.0)).value, Order)
+            with out.transaction("t", Order(1, 1.0)) as half:
+                assert_type(half, saturnmq.sync.Transaction[Order])
         with client.consumer("g", codec=json_codec(Order)) as inbox:
+            assert_type(inbox, saturnmq.sync.Consumer[Order])
+            assert_type(inbox.recv(timeout=1), saturnmq.sync.Message[Order])
+            batches: Iterator[saturnmq.sync.Batch[Order]] = inbox.batches(10)
+            assert_type(next(batches), saturnmq.sync.Batch[Order])
+            assert_type(inbox.lag(), dict[MessageQueue, int])
             for message in inbox:
                 assert_type(message.value, Order)
+                assert_type(message.retry(timedelta(seconds=1), reason="busy"), None)
+        assert_type(client.puller().watch("t"), Iterator[list[MessageQueue]])
+
+        @client.listener("orders", group="search", concurrency=32)
+        def index(message: saturnmq.sync.Message[Order]) -> Ack:
+            return Ack.SUCCESS
+
+        assert_type(index(message), Ack)
+        client.listener("orders", group="search", concurency=32)  # type: ignore[call-arg]
+
+
+def administration() -> None:
+    with saturnmq.admin.sync.Admin("127.0.0.1:9876") as admin:
+        assert_type(admin.topics.names(), list[str])
+        assert_type(admin.groups.delete("a:1", "g", remove_offset=True), None)
+        assert_type(admin.messages.by_key("t", "k", max_count=3), list[Message[bytes]])
+        admin.groups.delete("a:1", "g", remove_offsets=True)  # type: ignore[call-arg]
+        admin.topics.route(7)  # type: ignore[arg-type]
 
 
 async def fixtures(saturn_broker: BrokerFixture, saturn_clock: ClockFixture) -> None:

@@ -19,8 +19,7 @@ Requirements: API-01..API-06.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +31,7 @@ from saturnmq.client.checks import check_topic, producer_group_problem
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.connection.core import ClientState, Core, check_state
 from saturnmq.client.connection.transaction_checks import Check
-from saturnmq.client.connection.url import ClientSettings, from_environment, make_settings, parse_url
+from saturnmq.client.connection.url import ClientSettings, FromSettings, make_settings
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.listener import (
     DEFAULT_RETRY,
@@ -65,7 +64,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
 
 
-class Client:
+class Client(FromSettings):
     """A client of one cluster. Its producers, consumers and pullers share its connections, routes and timers.
 
     Use it with `async with`, or call `start()` and `stop()`; a stopped client cannot be started again. The constructor does no
@@ -89,29 +88,6 @@ class Client:
         self._listeners: list[ListenerSpec] = []
         self._feeders: list[Feeder] = []
         self._lock = asyncio.Lock()
-
-    @classmethod
-    def from_url(cls, url: str, **settings: Any) -> Self:
-        """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments override the URL.
-
-        `rmqs://` turns TLS on, the port defaults to 9876, the keys are fields of ClientSettings. Raises ConfigError.
-
-        Example:
-            client = Client.from_url("rmq://ns-a:9876,ns-b:9876?namespace=shop", timeout=5.0)
-        """
-        return cls(**{**parse_url(url), **settings})
-
-    @classmethod
-    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
-        """A client configured by environment variables, of this process unless another mapping is given.
-
-        NameServers come from SATURNMQ_URL, or else from NAMESRV_ADDR; then SATURNMQ_ACCESS_KEY, _SECRET_KEY, _KEY_FILE,
-        _NAMESPACE and _TIMEOUT apply. Arguments override the URL, the URL overrides the other variables. Raises ConfigError.
-
-        Example:
-            client = Client.from_env({"SATURNMQ_URL": "rmq://127.0.0.1:9876"})
-        """
-        return cls(**{**from_environment(os.environ if environment is None else environment), **settings})
 
     def __repr__(self) -> str:
         return f"<Client {','.join(self._settings.name_servers)} {self._core.state.value}>"

@@ -72,15 +72,10 @@ class Settler(Protocol):
     ) -> None: ...
 
 
-class Message(Generic[T]):
-    """A received message, immutable. A consumer's message is settled once: by `ack`, `retry` or `reject`.
+class ReceivedMessage(Generic[T]):
+    """The fields of a received message, immutable: of `saturnmq.Message` and of `saturnmq.sync.Message`.
 
     value: the body converted by the codec, on first access, which may raise DecodeError. queue, offset: where it was read.
-
-    Example:
-        async for message in inbox:
-            print(message.topic, message.tag, message.keys, message.attempt, message.value)
-            await message.ack()
     """
 
     __slots__ = ("_body", "_bounds", "_codec", "_namespace", "_properties", "_record", "_settler", "_value", "queue")
@@ -231,6 +226,18 @@ class Message(Generic[T]):
     def flag(self) -> int:
         """The integer that the producer set by `send(flag=...)`, 0 by default."""
         return self._record.flag
+
+
+class Message(ReceivedMessage[T]):
+    """A received message, immutable. A consumer's message is settled once: by `ack`, `retry` or `reject`.
+
+    Example:
+        async for message in inbox:
+            print(message.topic, message.tag, message.keys, message.attempt, message.value)
+            await message.ack()
+    """
+
+    __slots__ = ()
 
     async def ack(self) -> None:
         """Acknowledge the message. Repeating it has no effect; after `retry` or `reject` it raises AlreadySettled.

@@ -13,11 +13,12 @@ Requirements: API-01..API-03, API-06, PR-03.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote
 
 from saturnmq.client.compression import COMPRESSION_FLAGS, ZLIB_LEVEL_MAX, ZSTD_LEVEL_MAX
@@ -317,3 +318,30 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     for item in dataclass_fields(ClientSettings)
     if item.name != "name_servers"
 }
+
+
+class FromSettings:
+    """Constructors of a client whose `__init__` takes the fields of ClientSettings."""
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments override the URL.
+
+        `rmqs://` turns TLS on, the port defaults to 9876, the keys are fields of ClientSettings. Raises ConfigError.
+
+        Example:
+            client = Client.from_url("rmq://ns-a:9876,ns-b:9876?namespace=shop", timeout=5.0)
+        """
+        return cls(**{**parse_url(url), **settings})
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """A client configured by environment variables, of this process unless another mapping is given.
+
+        NameServers come from SATURNMQ_URL, or else from NAMESRV_ADDR; then SATURNMQ_ACCESS_KEY, _SECRET_KEY, _KEY_FILE,
+        _NAMESPACE and _TIMEOUT apply. Arguments override the URL, the URL overrides the other variables. Raises ConfigError.
+
+        Example:
+            client = Client.from_env({"SATURNMQ_URL": "rmq://127.0.0.1:9876"})
+        """
+        return cls(**{**from_environment(os.environ if environment is None else environment), **settings})

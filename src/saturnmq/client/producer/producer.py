@@ -46,7 +46,7 @@ from saturnmq.client.errors import (
     ProducerStopped,
 )
 from saturnmq.client.hooks import SendHook
-from saturnmq.client.message import Message, Outgoing
+from saturnmq.client.message import Message, Outgoing, ReceivedMessage
 from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Choice, Selector
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
@@ -407,7 +407,7 @@ class Producer(Attempts, Generic[T]):
             core.replies.forget(correlation_id)
         return Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
 
-    async def reply(self, message: Message[Any], value: T, *, timeout: float | None = None) -> Receipt:
+    async def reply(self, message: ReceivedMessage[Any], value: T, *, timeout: float | None = None) -> Receipt:
         """Reply to a request that a consumer received; listeners return the reply instead.
 
         Raises MessageRefused if the message is not a request, and SendFailed if the requester cannot be reached any more.
@@ -565,7 +565,7 @@ class Producer(Attempts, Generic[T]):
         finally:
             self._in_flight.release(size)
 
-    async def answer(self, message: Message[Any], body: bytes, timeout: float | None = None) -> Receipt:
+    async def answer(self, message: ReceivedMessage[Any], body: bytes, timeout: float | None = None) -> Receipt:
         """Send body as the reply to a request, to the broker that delivered the request: the requester is registered there."""
         self._core.check_running("client")
         check_body(body, self._core.settings.body_bytes_max)

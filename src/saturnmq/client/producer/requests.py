@@ -16,7 +16,7 @@ from typing import Any, Final
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.errors import MessageRefused, ReplyTimeout
-from saturnmq.client.message import Message
+from saturnmq.client.message import Message, ReceivedMessage
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.protocol.codes import MASTER_ID, REPLY_TOPIC_SUFFIX, PropertyKey
 from saturnmq.protocol.message import Message as Record
@@ -60,7 +60,7 @@ async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str
         ) from None
 
 
-def reply_to(request: Message[Any], body: bytes, unique_id: str) -> Prepared:
+def reply_to(request: ReceivedMessage[Any], body: bytes, unique_id: str) -> Prepared:
     """A prepared reply. Raises MessageRefused if the message is not a request (RR-02)."""
     properties = request.record.properties
     cluster = properties.get(PropertyKey.CLUSTER)

@@ -21,7 +21,6 @@ from saturnmq.client.sync.loop_thread import LoopThread
 from saturnmq.tasks import cancel
 
 R = TypeVar("R")
-C = TypeVar("C")
 FLUSH_S: Final = 2.0
 CANCEL_SECONDS: Final = 5.0
 _NAME: Final = "saturnmq-sync"
@@ -69,10 +68,8 @@ class Portal:
 
         return self.run(name, work)
 
-    def iterate(
-        self, name: str, start: Callable[[], AsyncGenerator[R, None]], convert: Callable[[R], C]
-    ) -> Iterator[C]:
-        """Iterate over an async generator of this loop, each item passed through `convert`. The generator yields no None."""
+    def iterate(self, name: str, start: Callable[[], AsyncGenerator[R, None]]) -> Iterator[R]:
+        """Iterate over an async generator of this loop. The generator yields no None."""
         source = start()
 
         async def take() -> R | None:
@@ -80,7 +77,7 @@ class Portal:
 
         try:
             while (item := self.run(name, take)) is not None:
-                yield convert(item)
+                yield item
         finally:
             self.run(name, source.aclose)
 
@@ -130,24 +127,21 @@ class Startable(Protocol):
 S = TypeVar("S", bound=Startable)
 
 
-class Inner(Generic[S]):
-    """The async object behind a synchronous one; a forked child re-creates it on first use, and starts it if it was started.
-
-    `started` is kept by the owner of the object.
-    """
+class PerProcess(Generic[S]):
+    """A facade whose async object a forked child re-creates on first use, and starts if it was started."""
 
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
         self._value = make()
         self._generation = forks.generation
-        self.started = False
+        self._started = False
 
-    def current(self) -> S:
-        """The object that belongs to this process."""
+    @property
+    def _inner(self) -> S:
         if self._generation != forks.generation:
             self._value = self._make()
             self._generation = forks.generation
-            if self.started:
+            if self._started:
                 portal.run(f"{type(self._value).__name__}.start", self._value.start)
         return self._value
 
