@@ -15,9 +15,9 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests import pull as pull_requests
 from saturnmq.broker.services.delay import restored
 from saturnmq.broker.state.clients import ClientInfo, Clients
-from saturnmq.broker.state.filters import PullFilter
 from saturnmq.broker.state.locks import LOCK_LIVE_MS
 from saturnmq.broker.state.state_writer import StateWriter
+from saturnmq.filter import PullFilter
 from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, ProducerData, SubscriptionGroupConfig
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode, SysFlag
@@ -567,7 +567,7 @@ async def test_failing_filter_wakes_only_its_pull(monkeypatch: pytest.MonkeyPatc
     def bad(properties: bytes) -> bool:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(pull_requests, "pull_filter_of", lambda matcher: PullFilter(by_record=bad))
+    monkeypatch.setattr(pull_requests, "pull_filter_of", lambda text, kind: PullFilter(by_record=bad))
     async with wire(property_filter_enable=True) as w:
         await w.send(queue=1)
         failing = asyncio.create_task(w.pull(suspend_ms=20_000, subscription="a = 1", expressionType="SQL92"))

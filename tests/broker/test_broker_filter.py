@@ -16,9 +16,9 @@ from wire import Wire, run, wire
 
 from recorded import VECTORS
 from saturnmq.broker import BrokerSettings
-from saturnmq.broker.state import filters
-from saturnmq.broker.state.filters import SAVE_SECONDS, Filters, pull_filter_of, pull_filter_of_tags
-from saturnmq.filter import SqlMatcher, compile_sql
+from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
+from saturnmq.filter import SqlMatcher, compile_sql, tag_filter
+from saturnmq.filter import sql as filter_sql
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import CorruptRecord, ResponseError
@@ -141,12 +141,12 @@ async def test_tag_expressions_are_parsed_like_apache() -> None:
 
 @pytest.mark.spec("FIL-02")
 def test_match_all_needs_no_predicate_and_tags_one_set_lookup() -> None:
-    assert pull_filter_of_tags("*") is pull_filter_of_tags(None) is pull_filter_of_tags("")
-    assert pull_filter_of_tags("*") == (None, None, None, None)
-    by_code, by_extension, by_record, codes = pull_filter_of_tags("a || b")
+    assert tag_filter("*") is tag_filter(None) is tag_filter("")
+    assert tag_filter("*") == (None, None, None, None)
+    by_code, by_extension, by_record, codes = tag_filter("a || b")
     assert by_code is not None and by_extension is by_record is None
     assert codes == by_code.__self__ == {java_hash("a"), java_hash("b")}  # type: ignore[attr-defined]
-    assert pull_filter_of_tags("a || b").by_code is by_code
+    assert tag_filter("a || b").by_code is by_code
 
 
 def counted(text: str, names: tuple[str, ...], evaluated: list[dict[str, str | None]]) -> Callable[[bytes], bool]:
@@ -156,14 +156,12 @@ def counted(text: str, names: tuple[str, ...], evaluated: list[dict[str, str | N
         evaluated.append({name: get(name) for name in names})
         return get("a") == "1"
 
-    by_record = pull_filter_of(SqlMatcher(text, condition, frozenset(names), "")).by_record
-    assert by_record is not None
-    return by_record
+    return SqlMatcher(text, condition, frozenset(names), "").by_record
 
 
 @pytest.mark.spec("FIL-09")
 def test_result_of_a_filter_is_remembered_by_the_properties_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filters, "_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(filter_sql, "_REMEMBERED_MAX", 3)
     evaluated: list[dict[str, str | None]] = []
     ask = counted("remembered", ("a", "b"), evaluated)
     for other in (b"x\x011\x02", b"x\x012\x02", b"MYa\x011\x02", b"y\x01a\x02"):
@@ -376,7 +374,7 @@ def test_damaged_filter_file_fails_start_unless_backup_exists(tmp_path: Path) ->
     record = filters.groups.get("VecSql", "vec_sql_group")
     assert record is not None and (record.expression, record.positions) == ("x > 1", [12, 93, 81])
     with pytest.raises(ResponseError):
-        filters.for_pull("VecSql", "other", 0)
+        filters.groups.for_pull("VecSql", "other", 0)
 
 
 PIECES = st.sampled_from(
@@ -390,8 +388,7 @@ PIECES = st.sampled_from(
 def test_cached_expression_results_equal_evaluation(several: list[bytes]) -> None:
     """One predicate for all inputs, evaluated twice, so that a result cached under the wrong key is detected."""
     matcher = compile_sql("a >= 3 OR b = 'a' OR aa IS NULL AND b IS NOT NULL")
-    ask = pull_filter_of(matcher).by_record
-    assert ask is not None
+    ask = matcher.by_record
     for raw in (*several, *several):
         assert ask(raw) is matcher.by_properties(decode_properties(raw.decode("utf-8", "replace")))
 

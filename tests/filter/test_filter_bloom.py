@@ -137,7 +137,8 @@ def test_golden_extension_rules_out_non_matching_messages(vectors: Path) -> None
     store = vectors / "store" / "broker-rollover-ext"
     filters = GroupFilters()
     filters.load((store / "config" / "consumerFilter.json").read_bytes(), now_ms=1795223700000)
-    record = filters.for_pull("VecSql", "vec_sql_group", 0)
+    record = filters.get("VecSql", "vec_sql_group")
+    assert record is not None
     answers = [record.by_extension(*unit) for unit in units(store / "consumequeue_ext/VecSql/0/00000000000000000000")]
     assert answers == [True] * 4 + [False] + [True] * 3, (
         "before its birth all must be read, then only what x > 1 matched"

@@ -15,9 +15,8 @@ from saturnmq.filter import (
     FilterChange,
     FilterError,
     GroupFilters,
-    RetryMatcher,
     check_subscription,
-    matcher_of,
+    pull_filter_of,
     require_property_filter,
 )
 from saturnmq.filter.bloom import set_bits
@@ -50,7 +49,7 @@ def test_heartbeat_creates_record() -> None:
     assert (record.expression, record.born_time_ms, record.dead_time_ms, record.client_version) == ("a > 1", NOW, 0, 7)
     assert record.positions == BloomFilter().positions("g#T")
     assert not record.dead
-    assert record.by_properties({"a": "2"}) and not record.by_properties({"a": "1"})
+    assert record.matcher.by_properties({"a": "2"}) and not record.matcher.by_properties({"a": "1"})
 
 
 @pytest.mark.spec("FIL-04")
@@ -161,7 +160,7 @@ def test_golden_filter_file_round_trips_byte_for_byte(vectors: Path, store: str)
     filters = GroupFilters()
     assert [fact.change for fact in filters.load(data, NOW)] == [FilterChange.NEW]
     record = filters.get("VecSql", "vec_sql_group")
-    assert record is not None and record.dead and record.by_properties({"x": "2"})
+    assert record is not None and record.dead and record.matcher.by_properties({"x": "2"})
     assert filters.encode() == data
 
 
@@ -232,7 +231,10 @@ def test_any_filter_file_loads_or_raises_body_error(data: bytes) -> None:
 def test_pull_requires_record_as_new_as_its_subscription() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1", version=7))
-    assert filters.for_pull("T", "g", 7) is filters.get("T", "g")
+    by_code, by_extension, by_record, codes = filters.for_pull("T", "g", 7)
+    record = filters.get("T", "g")
+    assert record is not None and by_extension == record.by_extension and by_code is codes is None
+    assert by_record is not None and by_record(b"a\x012\x02") and not by_record(b"a\x011\x02")
     for topic, version, code in (("U", 0, 27), ("T", 8, 28)):
         with pytest.raises(ResponseError) as caught:
             filters.for_pull(topic, "g", version)
@@ -259,7 +261,8 @@ def test_bit_map_contains_bits_of_all_matching_groups() -> None:
 def test_extension_rules_out_only_messages_with_missing_bits() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"))
-    record = filters.for_pull("T", "g", 0)
+    record = filters.get("T", "g")
+    assert record is not None
     full, empty = filters.bit_map("T", {"a": "2"}), filters.bit_map("T", {"a": "0"})
     assert full is not None and empty is not None
     assert record.by_extension(NOW + 1, full)
@@ -269,7 +272,6 @@ def test_extension_rules_out_only_messages_with_missing_bits() -> None:
     assert record.by_extension(NOW + 1, None), "no bit map"
     assert record.by_extension(NOW + 1, b"")
     assert record.by_extension(NOW + 1, empty + b"\0"), "a map of another length"
-    assert record.by_tags_code(0) and record.reads_properties
 
 
 @pytest.mark.spec("FIL-06")
@@ -281,7 +283,7 @@ def test_bit_map_never_rules_out_matching_message(values: list[str], groups: int
     for value in values:
         bit_map = filters.bit_map("T", {"a": value})
         for record in filters:
-            if record.by_properties({"a": value}):
+            if record.matcher.by_properties({"a": value}):
                 assert record.by_extension(NOW + 1, bit_map)
 
 
@@ -289,19 +291,17 @@ def test_bit_map_never_rules_out_matching_message(values: list[str], groups: int
 def test_retry_topic_uses_filter_of_source_topic() -> None:
     filters = GroupFilters()
     changes(filters, sql("a > 1"))
-    matcher = RetryMatcher(filters, "g")
-    assert matcher.by_tags_code(0) and matcher.reads_properties
-    assert matcher.by_properties({"RETRY_TOPIC": "T", "a": "2"})
-    assert not matcher.by_properties({"RETRY_TOPIC": "T", "a": "1"})
-    assert matcher.by_properties({"RETRY_TOPIC": "U", "a": "1"}), "no expression on that topic"
-    assert matcher.by_properties({"a": "1"}) and matcher.by_properties(None)
-    assert RetryMatcher(filters, "other").by_properties({"RETRY_TOPIC": "T", "a": "1"})
+    accepts = filters.for_retry("g")
+    assert accepts(b"RETRY_TOPIC\x01T\x02a\x012\x02")
+    assert not accepts(b"RETRY_TOPIC\x01T\x02a\x011\x02")
+    assert accepts(b"RETRY_TOPIC\x01U\x02a\x011\x02"), "no expression on that topic"
+    assert accepts(b"a\x011\x02") and accepts(b"")
+    assert filters.for_retry("other")(b"RETRY_TOPIC\x01T\x02a\x011\x02")
 
 
 @pytest.mark.spec("FIL-05")
 def test_retry_topic_is_unfiltered_without_filter_support_retry() -> None:
-    matcher = matcher_of("*", "TAG")
-    assert matcher.by_tags_code(5) and matcher.by_properties({"RETRY_TOPIC": "T", "a": "1"})
+    assert pull_filter_of("*", "TAG") == (None, None, None, None)
 
 
 # ---- checks
@@ -352,7 +352,7 @@ def test_expressions_require_property_filter_enabled() -> None:
 def test_pull_with_invalid_expression_fails_with_23() -> None:
     for text, kind in (("a > >", "SQL92"), ("||", "TAG"), ("a", "CLASS")):
         with pytest.raises(FilterError) as caught:
-            matcher_of(text, kind)
+            pull_filter_of(text, kind)
         assert caught.value.code == 23
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from filter_reference import verdict as reference_verdict
 
-from saturnmq.filter import FilterError, PropertyError, SqlMatcher, compile_sql, matcher_of
+from saturnmq.filter import FilterError, PropertyError, SqlMatcher, compile_sql, pull_filter_of
 
 CORPUS = json.loads((Path(__file__).parent / "sql92_corpus.json").read_text(encoding="utf-8"))["cases"]
 ROWS = sorted({row for row, *_ in CORPUS})
@@ -205,7 +205,7 @@ def test_text_after_condition_is_ignored_and_reported(text: str, same_as: str, i
 @pytest.mark.spec("FIL-14")
 def test_strict_mode_rejects_text_after_condition() -> None:
     with pytest.raises(FilterError) as caught:
-        matcher_of("a LIKE 'x%'", "SQL92", strict=True)
+        compile_sql("a LIKE 'x%'", strict=True)
     assert caught.value.position == 2
     assert "LIKE" in caught.value.reason
     for text in ("a = 1", "a = 1  ", "a = 1 /* note */", "a = 1 -- line end\n"):
@@ -247,8 +247,7 @@ def test_sql_matcher_lists_its_properties_and_accepts_any_tag() -> None:
     matcher = compile_sql("a > 1 AND (b IN ('x') OR NOT (-c < d)) AND e IS NULL AND NOT f OR g BETWEEN h AND 9")
     assert isinstance(matcher, SqlMatcher)
     assert matcher.properties == set("abcdefgh")
-    assert matcher.reads_properties
-    assert matcher.by_tags_code(0) and matcher.by_tags_code(None)
+    assert pull_filter_of(matcher.text, "SQL92")[:2] == (None, None)
 
 
 @pytest.mark.spec("FIL-09", "FIL-15")

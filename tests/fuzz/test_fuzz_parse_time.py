@@ -17,7 +17,7 @@ import pytest
 from saturnmq.client.connection.routes import build_route
 from saturnmq.client.trace import records
 from saturnmq.config.settings import parse_properties
-from saturnmq.filter import matcher_of
+from saturnmq.filter import pull_filter_of
 from saturnmq.filter.sql import compile_sql
 from saturnmq.protocol import json_dialect
 from saturnmq.protocol.bodies import HeartbeatData, RegisterBrokerBody, TopicRouteData
@@ -118,8 +118,8 @@ OTHERS: dict[str, tuple[Parse, Callable[[int], bytes]]] = {
     "configuration of continued lines": (configuration, lambda size: filled(size, b"a\\\n")),
     "configuration of short lines": (configuration, lambda size: filled(size, b"a=1\n")),
     "configuration of blanks": (configuration, lambda size: filled(size, b" ", b"a")),
-    "tags": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"a||")),
-    "tags without text": (lambda data: matcher_of(data.decode()), lambda size: filled(size, b"|")),
+    "tags": (lambda data: pull_filter_of(data.decode()), lambda size: filled(size, b"a||")),
+    "tags without text": (lambda data: pull_filter_of(data.decode()), lambda size: filled(size, b"|")),
     "trace records": (trace_records, lambda size: filled(size, b"SubAfter\1r\1i\x019\1true\1k\x010\2")),
     "trace records without end": (trace_records, lambda size: filled(size, b"SubAfter\1r\1i\x019\1true\1k\x010\1")),
     "order configuration": (order_route, lambda size: filled(size, b"b:0;")),

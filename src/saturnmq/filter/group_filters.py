@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from saturnmq.filter.bloom import BloomFilter, has_bits, position_text, set_bits
 from saturnmq.filter.errors import FilterError
 from saturnmq.filter.filter_file import BloomFilterData, ConsumerFilterData, ConsumerFilterFile, file_pieces
-from saturnmq.filter.sql import SQL92, SqlMatcher, compile_sql
+from saturnmq.filter.predicates import ByRecord, PullFilter
+from saturnmq.filter.sql import SQL92, SqlMatcher, compile_sql, properties_of
 from saturnmq.filter.tags import is_tag_kind
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.codes import ResponseCode
@@ -50,12 +51,10 @@ class Fact(NamedTuple):
 
 
 class GroupFilter:
-    """Filter of a group on a topic; also the matcher of its pulls.
+    """Filter of a group on a topic.
 
     Times are Unix ms. client_version: subVersion of the subscription. positions: bits of this filter in the bit maps of messages.
     """
-
-    reads_properties: Final = True
 
     __slots__ = (
         "_own_bits",
@@ -96,22 +95,14 @@ class GroupFilter:
         """Whether the group has no members."""
         return self.dead_time_ms >= self.born_time_ms
 
-    def by_tags_code(self, code: int | None) -> bool:
-        """Always True: without a bit map, only the properties decide."""
-        return True
-
     def by_extension(self, store_time_ms: int, bit_map: bytes | memoryview | None) -> bool:
-        """Evaluate an extended consume queue entry: False rules the message out, True requires by_properties (FIL-06).
+        """Evaluate an extended consume queue entry: False rules the message out, True requires the matcher (FIL-06).
 
         A message stored before this filter was created carries no bits of it; a map of another length stems from another filter.
         """
         if store_time_ms <= self.born_time_ms or not bit_map or len(bit_map) * 8 != self._own_bits:
             return True
         return has_bits(bit_map, self.positions)
-
-    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether a message with these properties is wanted."""
-        return self.matcher.by_properties(properties)
 
     def to_body(self) -> ConsumerFilterData:
         """The record in its persistent form."""
@@ -241,15 +232,29 @@ class GroupFilters:
         groups = self._topics.get(topic)
         return groups.get(group) if groups else None
 
-    def for_pull(self, topic: str, group: str, sub_version: int) -> GroupFilter:
-        """The matcher of a pull without its own expression. Raises ResponseError 27 or 28 (BP-01)."""
+    def for_pull(self, topic: str, group: str, sub_version: int) -> PullFilter:
+        """The predicates of a pull without its own expression. Raises ResponseError 27 or 28 (BP-01)."""
         record = self.get(topic, group)
         if record is None:
             text = "The broker's consumer filter data is not exist!Your expression may be wrong!"
             raise response_error(ResponseCode.FILTER_DATA_NOT_EXIST, text)
         if record.client_version < sub_version:
             raise response_error(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
-        return record
+        return PullFilter(None, record.by_extension, record.matcher.by_record)
+
+    def for_retry(self, group: str) -> ByRecord:
+        """Predicate for messages of a group's retry topic if filterSupportRetry is on (FIL-05).
+
+        Applies the filter of the topic on which consumption failed, named by the property RETRY_TOPIC; without one, all pass. With
+        filterSupportRetry off, the retry topic is not filtered: it is subscribed with `*`.
+        """
+
+        def accepts(raw: bytes) -> bool:
+            properties = properties_of(raw)
+            record = self.get(properties.get("RETRY_TOPIC", ""), group)
+            return record is None or record.matcher.by_properties(properties)
+
+        return accepts
 
     def filtered(self, topic: str) -> bool:
         """Whether any group, dead or alive, filters the topic."""
@@ -351,34 +356,8 @@ class GroupFilters:
         self._chars += len(record.expression)
 
 
-class RetryMatcher:
-    """The matcher for a group's retry topic if filterSupportRetry is on (FIL-05).
-
-    Applies the filter of the topic on which consumption failed, named by the property RETRY_TOPIC. With filterSupportRetry off,
-    the retry topic is not filtered: it is subscribed with `*`.
-    """
-
-    reads_properties: Final = True
-
-    __slots__ = ("_filters", "_group")
-
-    def __init__(self, filters: GroupFilters, group: str) -> None:
-        self._filters = filters
-        self._group = group
-
-    def by_tags_code(self, code: int | None) -> bool:
-        """Always True: the tag was checked before the first delivery."""
-        return True
-
-    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """Whether the filter of the message's source topic accepts it; True if there is none."""
-        topic = (properties or {}).get("RETRY_TOPIC")
-        record = None if topic is None else self._filters.get(topic, self._group)
-        return record is None or record.by_properties(properties)
-
-
-def compile_expression(text: str | None, kind: str | None, *, strict: bool = False) -> SqlMatcher:
+def compile_expression(text: str | None, kind: str | None) -> SqlMatcher:
     """Compile an expression that is not a tag expression. Raises FilterError, also for an unknown kind."""
     if kind != SQL92:
         raise FilterError(f"{kind}", text or "", f"there is no filter of type {kind!r:.40}", None, ("TAG", SQL92))
-    return compile_sql(text, strict=strict)
+    return compile_sql(text)

@@ -5,16 +5,19 @@ Requirements: FIL-01, FIL-02.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from saturnmq.filter.errors import FilterError
+from saturnmq.filter.predicates import ACCEPT_ALL, PullFilter
 from saturnmq.protocol.message import java_hash
 
 TAG: Final = "TAG"
 EVERYTHING: Final = "*"
 TEXT_MAX: Final = 32_768  # characters of an expression; a pull that carries it parses it each time
 TAGS_MAX: Final = 1024
+_CACHED_CHARS_MAX: Final = 256
 _SEPARATOR: Final = "||"
 _BLANKS: Final = "".join(
     map(chr, range(0x21))
@@ -28,34 +31,6 @@ class TagExpression(NamedTuple):
     tags: tuple[str, ...]
     codes: frozenset[int]
     everything: bool
-
-
-class TagMatcher:
-    """Matches messages by tags code. Two tags may share a code, so the consumer also compares the text (PL-06)."""
-
-    reads_properties: Final = False
-
-    __slots__ = ("codes",)
-
-    def __init__(self, codes: Iterable[int] | None) -> None:
-        """codes: the wanted signed 32-bit codes; None matches all, an empty set matches none."""
-        self.codes = None if codes is None else frozenset(codes)
-
-    def by_tags_code(self, code: int | None) -> bool:
-        """Whether the tags code of a consume queue entry is wanted; None, an entry without a code, always is."""
-        if self.codes is None or code is None or code in self.codes:
-            return True
-        return not -0x80000000 <= code <= 0x7FFFFFFF and _low_32(code) in self.codes
-
-    def by_properties(self, properties: Mapping[str, str] | None) -> bool:
-        """Always True: the tags code has decided."""
-        return True
-
-    def __repr__(self) -> str:
-        return f"TagMatcher({'*' if self.codes is None else sorted(self.codes)})"
-
-
-ALL: Final = TagMatcher(None)
 
 
 def is_tag_kind(kind: str | None) -> bool:
@@ -80,29 +55,41 @@ def parse_tags(text: str | None) -> TagExpression:
     return TagExpression(text, tags, frozenset(map(java_hash, tags)), False)
 
 
-def tag_matcher(text: str | None) -> TagMatcher:
-    """The matcher of a tag expression. Raises FilterError."""
-    expression = parse_tags(text)
-    return ALL if expression.everything else TagMatcher(expression.codes)
+def tag_filter(text: str | None) -> PullFilter:
+    """The predicates of a tag expression; short ones are cached. Raises FilterError."""
+    text = text or ""
+    return _parsed(text) if len(text) <= _CACHED_CHARS_MAX else _filter_of(parse_tags(text))
 
 
-def subscribed_tags(text: str | None, codes: Collection[int]) -> TagMatcher:
-    """The matcher of a heartbeat's subscription, which carries its codes; `*`, empty or absent text matches everything.
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> PullFilter:
+    return _filter_of(parse_tags(text))
+
+
+def _filter_of(expression: TagExpression) -> PullFilter:
+    return ACCEPT_ALL if expression.everything else code_filter(expression.codes)
+
+
+def code_filter(codes: frozenset[int]) -> PullFilter:
+    """Accept these tags codes. Two tags may share a code, so the consumer also compares the text (PL-06).
+
+    Codes are not reduced to 32 bits: only delay queues hold larger ones (delivery times), and no client filters those by tag.
+    """
+    return PullFilter(codes.__contains__, codes=codes)
+
+
+def subscribed_tags(text: str | None, codes: Collection[int]) -> PullFilter:
+    """The predicates of a heartbeat's subscription, which carries its codes; `*`, empty or absent text matches everything.
 
     Raises FilterError for more codes than TAGS_MAX.
     """
     if not text or text == EVERYTHING:
-        return ALL
+        return ACCEPT_ALL
     check_count(text, len(codes))
-    return TagMatcher(codes)
+    return code_filter(frozenset(codes))
 
 
 def check_count(text: str, count: int) -> None:
     """Raise FilterError for more tags than TAGS_MAX."""
     if count > TAGS_MAX:
         raise FilterError(TAG, text, f"it has {count} tags, at most {TAGS_MAX} are allowed", None)
-
-
-def _low_32(code: int) -> int:
-    low = code & 0xFFFFFFFF
-    return low - 0x100000000 if low >= 0x80000000 else low

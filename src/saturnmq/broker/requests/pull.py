@@ -16,8 +16,15 @@ from saturnmq.broker.requests.table_row import CALLER
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX, ParkedPull
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.broker.state.clients import version_ms
-from saturnmq.broker.state.filters import ACCEPT_ALL, PullFilter, pull_filter_of, pull_filter_of_tags
-from saturnmq.filter import is_tag_kind, matcher_of, require_property_filter, subscribed_tags
+from saturnmq.filter import (
+    ACCEPT_ALL,
+    PullFilter,
+    is_tag_kind,
+    pull_filter_of,
+    require_property_filter,
+    subscribed_tags,
+    tag_filter,
+)
 from saturnmq.net import Connection, Later
 from saturnmq.net.later import settled
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
@@ -283,16 +290,16 @@ def _no_topic(ctx: PullContext, connection: Connection, topic: str) -> ResponseE
 def _by_expression(ctx: PullContext, topic: str, text: str | None, kind: str | None) -> PullFilter:
     """Filter of a pull that carries its own subscription. Raises ResponseError 23 or 1."""
     if is_tag_kind(kind):
-        return _for_retry(ctx, topic, pull_filter_of_tags(text))
-    matcher = matcher_of(text, kind)
+        return _for_retry(ctx, topic, tag_filter(text))
+    pull_filter = pull_filter_of(text, kind)
     require_property_filter(kind, ctx.settings.property_filter_enable)
-    return _for_retry(ctx, topic, pull_filter_of(matcher))
+    return _for_retry(ctx, topic, pull_filter)
 
 
 def _for_retry(ctx: PullContext, topic: str, pull_filter: PullFilter) -> PullFilter:
     """Filter for a retry topic: with filterSupportRetry, by the topic on which the message failed first (FIL-05)."""
     if ctx.settings.filter_support_retry and topic.startswith(RETRY_PREFIX):
-        return pull_filter._replace(by_record=ctx.filters.for_retry(topic.removeprefix(RETRY_PREFIX)))
+        return pull_filter._replace(by_record=ctx.filters.groups.for_retry(topic.removeprefix(RETRY_PREFIX)))
     return pull_filter
 
 
@@ -326,9 +333,8 @@ def _by_group(
     if is_tag_kind(kind):
         if subscription.sub_string == "*" or subscription.class_filter_mode:
             return _for_retry(ctx, topic, ACCEPT_ALL)
-        return _for_retry(ctx, topic, pull_filter_of(subscribed_tags(subscription.sub_string, subscription.code_set)))
+        return _for_retry(ctx, topic, subscribed_tags(subscription.sub_string, subscription.code_set))
     require_property_filter(kind, ctx.settings.property_filter_enable)  # without it there are no filters
     if shared is None or (shared.sub_string, shared.expression_type) != (subscription.sub_string, kind):
-        return _for_retry(ctx, topic, pull_filter_of(matcher_of(subscription.sub_string, kind)))
-    record = ctx.filters.for_pull(topic, group, version)
-    return _for_retry(ctx, topic, pull_filter_of(record))
+        return _for_retry(ctx, topic, pull_filter_of(subscription.sub_string, kind))
+    return _for_retry(ctx, topic, ctx.filters.groups.for_pull(topic, group, version))

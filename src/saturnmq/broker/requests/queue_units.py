@@ -9,8 +9,7 @@ import json
 from typing import Final
 
 from saturnmq.broker.requests.context import ProgressContext
-from saturnmq.broker.state.filters import pull_filter_of_tags
-from saturnmq.filter import GroupFilter, is_tag_kind
+from saturnmq.filter import GroupFilter, is_tag_kind, tag_filter
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponse, SubscriptionData
 from saturnmq.protocol.codes import ResponseCode
@@ -57,9 +56,7 @@ class _Accepts:
     def __init__(self, subscription: SubscriptionData | None, record: GroupFilter | None) -> None:
         self._unsubscribed = subscription is None
         tags = subscription is not None and is_tag_kind(subscription.expression_type)
-        self._by_code = (
-            pull_filter_of_tags(subscription.sub_string).by_code if subscription is not None and tags else None
-        )
+        self._by_code = tag_filter(subscription.sub_string).by_code if subscription is not None and tags else None
         self._record = record if not tags else None
         self.shown = dumps(self._record.to_body().to_json()).decode() if self._record is not None else "null"
 
