@@ -19,7 +19,8 @@ from saturnmq.acl.documents import read_document
 from saturnmq.protocol import bodies
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError, RemoteProtocolError
-from saturnmq.protocol.json_dialect import loads, tolerant_loads
+from saturnmq.protocol.json_dialect import loads
+from tolerantjson import tolerant_loads
 
 SOURCE = Path(saturnmq.__file__).parent
 PAYLOADS = [

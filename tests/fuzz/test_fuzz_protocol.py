@@ -21,13 +21,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.fuzz.frames import mutate
+from headertables import REQUEST_HEADERS
 from saturnmq.protocol import bodies
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers import messaging as headers
 from saturnmq.protocol.ids import parse_offset_message_id
-from saturnmq.protocol.json_dialect import loads, tolerant_loads
+from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import (
     BatchItem,
     Host,
@@ -38,6 +39,7 @@ from saturnmq.protocol.message import (
     encode_batch,
     encode_record,
 )
+from tolerantjson import tolerant_loads
 
 BODIES = sorted(
     (value for value in vars(bodies).values() if isinstance(value, type) and issubclass(value, bodies.Body)),
@@ -51,8 +53,8 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "properties": decode_properties,
     "json": loads,
     "tolerant json": tolerant_loads,
-    "registration": bodies.RegisterBrokerBody.decode_compressed,
-    "inflated registration": lambda raw: bodies.RegisterBrokerBody.decode_compressed(zlib.compress(raw)),
+    "registration": lambda raw: bodies.read_compressed_registration(raw, lambda *_: None),
+    "inflated registration": lambda raw: bodies.read_compressed_registration(zlib.compress(raw), lambda *_: None),
     "offset id": lambda raw: parse_offset_message_id(raw.decode("latin-1")),
 }
 
@@ -121,7 +123,7 @@ def deep_parse(raw: bytes) -> None:
     """Parse everything that a server would parse of a frame, each part separately."""
     for command in FrameDecoder().feed(raw):
         assert isinstance(command, Command)
-        cls = headers.REQUEST_HEADERS.get(command.code)  # type: ignore[call-overload]
+        cls = REQUEST_HEADERS.get(command.code)  # type: ignore[call-overload]
         if cls is not None:
             parses_or_refuses(lambda _raw, cls=cls, ext=command.ext: headers.decode_header(cls, ext), b"")
         if command.body:

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from test_fuzz_protocol import mutations
 
+from headertables import REQUEST_HEADERS
 from saturnmq import Client
 from saturnmq.protocol.bodies import (
     ConsumerData,
@@ -38,7 +39,6 @@ from saturnmq.protocol.errors import LocalProtocolError
 from saturnmq.protocol.frames.command import DEFAULT_LIMITS, Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers.fields import FieldSpec
-from saturnmq.protocol.headers.messaging import REQUEST_HEADERS
 from saturnmq.protocol.message import BatchItem, encode_batch
 from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.testing import EmbeddedBroker

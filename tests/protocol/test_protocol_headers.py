@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headertables import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import HeaderError, MissingField, RemoteProtocolError
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.headers import fields as header_fields
 from saturnmq.protocol.headers import messaging as headers
 from saturnmq.protocol.headers.fields import camel_case
-from saturnmq.protocol.headers.messaging import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES, decode_header
+from saturnmq.protocol.headers.messaging import decode_header
 
 ALL_HEADERS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda cls: cls.__name__)
 # Fields that clients add to requests of any code: account, signature, and the request type of a lite pull consumer.

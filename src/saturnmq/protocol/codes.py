@@ -10,7 +10,6 @@ from typing import Final
 
 VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
 VERSION_DESC: Final = "V4_9_7"  # name of that release in Java's MQVersion
-VERSION_STANDARD_JSON: Final = 401  # from this version on, the NameServer answers clients in standard JSON (NS-22)
 VERSION_REGISTER_BODY: Final = 37  # from this version on, REGISTER_BROKER carries RegisterBrokerBody (NS-13)
 VERSION_OFFSET_PUSH: Final = 28  # 3.0.7: from this version on, clients take the offsets of 220 and answer 221
 VERSION_RELAY: Final = 62  # 3.1.8: from this version on, clients answer 307 and 309

@@ -136,14 +136,6 @@ def loads(
     return value
 
 
-def tolerant_loads(
-    data: bytes | bytearray | memoryview | str, *, bytes_max: int = BODY_BYTES_MAX, budget: int = UNLIMITED
-) -> Any:
-    """As `loads`, but always with the tolerant reader."""
-    _check_limits(data, bytes_max, budget)
-    return _Reader(_text_of(data), budget).document()
-
-
 def _check_limits(data: bytes | bytearray | memoryview | str, bytes_max: int, budget: int) -> None:
     """Raise BodyError for input that is too long, or may hold more values than the budget covers; marks in text count too."""
     if len(data) > bytes_max:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from headertables import REQUEST_HEADERS
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.headers.fields import FieldSpec
-from saturnmq.protocol.headers.messaging import REQUEST_HEADERS
 from saturnmq.protocol.message import BatchItem, encode_batch
 
 MUTATED_BYTES_MAX: Final = 4000

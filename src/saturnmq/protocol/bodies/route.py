@@ -89,20 +89,6 @@ class RegisterBrokerBody(Body):
             packed += (_I32.pack(len(line)), line)
         return zlib.compress(b"".join(packed), 9)
 
-    @classmethod
-    def decode_compressed(
-        cls, data: bytes | None, *, bytes_max: int = REGISTER_BYTES_MAX, topics_max: int = 2**31 - 1
-    ) -> "RegisterBrokerBody":
-        """Decode the compressed form, decompressing at most bytes_max bytes.
-
-        Raises BodyError, ResponseError (SYSTEM_BUSY) before reading more than topics_max topics.
-        """
-        topics: dict[str, TopicConfig] = {}
-        version, filters = read_compressed_registration(
-            data, topics.__setitem__, bytes_max=bytes_max, topics_max=topics_max
-        )
-        return cls(TopicConfigTable(topics, version), filters)
-
 
 def read_compressed_registration(
     data: bytes | None,
@@ -113,7 +99,7 @@ def read_compressed_registration(
 ) -> tuple[DataVersion, list[str]]:
     """Read the compressed form of RegisterBrokerBody and pass each topic to `take`; return the version and the filter servers.
 
-    Raises as `RegisterBrokerBody.decode_compressed`.
+    At most bytes_max bytes are decompressed. Raises BodyError, and ResponseError (SYSTEM_BUSY) for more than topics_max topics.
     """
     raw = _inflate(data or b"", bytes_max)
     version, at = _chunk(raw, 0, _PART_BYTES_MAX)

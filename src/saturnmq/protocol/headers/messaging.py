@@ -1,158 +1,18 @@
-"""Headers of the requests between clients and brokers, and the tables of all headers by request code.
+"""Headers of all requests and responses.
 
 A header is a slotted dataclass whose attributes are the snake case of the wire names unless stated otherwise. A field without a
-default is required, as in Apache RocketMQ; None means that the field is absent. The headers for administration, the NameServer and
-access control are defined in `headers.admin` and re-exported here. Field lists: docs/spec/00 section 5.
+default is required, as in Apache RocketMQ; None means that the field is absent. Field lists: docs/spec/00 section 5.
 """
 # No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
 from typing import Final
 
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.headers.admin import (
-    AddWritePermOfBroker,
-    AddWritePermOfBrokerResponse,
-    BrokerNameOnly,
-    CloneGroupOffset,
-    ConsumeMessageDirectly,
-    DeleteAclConfig,
-    DeleteKVConfig,
-    DeleteSubscriptionGroup,
-    DeleteTopicInBroker,
-    DeleteTopicInNamesrv,
-    GetAllConsumerOffset,
-    GetBrokerClusterAclInfoResponse,
-    GetBrokerConfigResponse,
-    GetBrokerConsumeStats,
-    GetConsumerConnectionList,
-    GetConsumerRunningInfo,
-    GetConsumerStatus,
-    GetConsumeStats,
-    GetKVConfig,
-    GetKVConfigResponse,
-    GetKVListByNamespace,
-    GetProducerConnectionList,
-    GetRouteInfo,
-    GetSubscriptionGroupConfig,
-    GetTopicConfig,
-    GetTopicsByCluster,
-    GetTopicStatsInfo,
-    GroupPage,
-    NoFields,
-    PutKVConfig,
-    QueryConsumeQueue,
-    QueryConsumeTimeSpan,
-    QueryCorrectionOffset,
-    QueryDataVersion,
-    QueryDataVersionResponse,
-    QueryTopicConsumeByWho,
-    RegisterBroker,
-    RegisterBrokerResponse,
-    ResetOffset,
-    ResumeCheckHalfMessage,
-    TopicOnly,
-    UnregisterBroker,
-    UpdateAndCreateAclConfig,
-    UpdateAndCreateTopic,
-    UpdateGlobalWhiteAddrsConfig,
-    ViewBrokerStatsData,
-    WipeWritePermOfBroker,
-    WipeWritePermOfBrokerResponse,
-)
-from saturnmq.protocol.headers.fields import (
-    FieldSpec,
-    Header,
-    Int,
-    Long,
-    decode_header,
-    header,
-    respell,
-)
+from saturnmq.protocol.headers.fields import Header as Header
+from saturnmq.protocol.headers.fields import Int, Long, header, respell
+from saturnmq.protocol.headers.fields import decode_header as decode_header
 from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 
-# fmt: off
-__all__ = [
-    "REQUEST_HEADERS",
-    "RESPONSE_HEADERS",
-    "UNUSED_CODES",
-    "AddWritePermOfBroker",
-    "AddWritePermOfBrokerResponse",
-    "BrokerNameOnly",
-    "CheckTransactionState",
-    "CloneGroupOffset",
-    "ConsumeMessageDirectly",
-    "ConsumerGroupOnly",
-    "ConsumerSendMsgBack",
-    "DeleteAclConfig",
-    "DeleteKVConfig",
-    "DeleteSubscriptionGroup",
-    "DeleteTopicInBroker",
-    "DeleteTopicInNamesrv",
-    "EndTransaction",
-    "FieldSpec",
-    "GetAllConsumerOffset",
-    "GetBrokerClusterAclInfoResponse",
-    "GetBrokerConfigResponse",
-    "GetBrokerConsumeStats",
-    "GetConsumeStats",
-    "GetConsumerConnectionList",
-    "GetConsumerListByGroup",
-    "GetConsumerRunningInfo",
-    "GetConsumerStatus",
-    "GetEarliestMsgStoreTime",
-    "GetKVConfig",
-    "GetKVConfigResponse",
-    "GetKVListByNamespace",
-    "GetMaxOffset",
-    "GetMinOffset",
-    "GetProducerConnectionList",
-    "GetRouteInfo",
-    "GetSubscriptionGroupConfig",
-    "GetTopicConfig",
-    "GetTopicStatsInfo",
-    "GetTopicsByCluster",
-    "GroupPage",
-    "Header",
-    "NoFields",
-    "NotifyConsumerIdsChanged",
-    "OffsetResponse",
-    "PullMessage",
-    "PullMessageResponse",
-    "PushReplyMessage",
-    "PutKVConfig",
-    "QueryConsumeQueue",
-    "QueryConsumeTimeSpan",
-    "QueryConsumerOffset",
-    "QueryCorrectionOffset",
-    "QueryDataVersion",
-    "QueryDataVersionResponse",
-    "QueryMessage",
-    "QueryMessageResponse",
-    "QueryTopicConsumeByWho",
-    "RegisterBroker",
-    "RegisterBrokerResponse",
-    "ResetOffset",
-    "ResumeCheckHalfMessage",
-    "SearchOffsetByTimestamp",
-    "SendMessage",
-    "SendMessageResponse",
-    "SendMessageV2",
-    "StoreTimeResponse",
-    "TopicOnly",
-    "TopicQueue",
-    "UnregisterBroker",
-    "UnregisterClient",
-    "UpdateAndCreateAclConfig",
-    "UpdateAndCreateTopic",
-    "UpdateConsumerOffset",
-    "UpdateGlobalWhiteAddrsConfig",
-    "ViewBrokerStatsData",
-    "ViewMessageById",
-    "WipeWritePermOfBroker",
-    "WipeWritePermOfBrokerResponse",
-    "decode_header",
-]
-# fmt: on
+# Between clients and brokers
 
 
 @header(wire={"broker_name": "bname"})
@@ -390,137 +250,368 @@ class PushReplyMessage(Header):
 GetMaxOffset = GetMinOffset = GetEarliestMsgStoreTime = TopicQueue
 GetConsumerListByGroup = NotifyConsumerIdsChanged = ConsumerGroupOnly
 
-_UNUSED: Final = "defined, but sent and served by no release of 4.x"
-_REMOVED: Final = "the filter server was removed; a broker answers REQUEST_CODE_NOT_SUPPORTED"
+# Administration, NameServer and access control
 
-# Request codes without a header class, with the reason.
-UNUSED_CODES: Final[dict[RequestCode, str]] = {
-    RequestCode.QUERY_BROKER_OFFSET: _UNUSED,
-    RequestCode.GET_TOPIC_CONFIG_LIST: _UNUSED,
-    RequestCode.GET_TOPIC_NAME_LIST: _UNUSED,
-    RequestCode.TRIGGER_DELETE_FILES: _UNUSED,
-    RequestCode.SUSPEND_CONSUMER: _UNUSED,
-    RequestCode.RESUME_CONSUMER: _UNUSED,
-    RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER: _UNUSED,
-    RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER: _UNUSED,
-    RequestCode.ADJUST_CONSUMER_THREAD_POOL: _UNUSED,
-    RequestCode.WHO_CONSUME_THE_MESSAGE: _UNUSED,
-    RequestCode.REGISTER_FILTER_SERVER: _REMOVED,
-    RequestCode.REGISTER_MESSAGE_FILTER_CLASS: _REMOVED,
-}
 
-REQUEST_HEADERS: Final[dict[RequestCode, type[Header]]] = {
-    RequestCode.SEND_MESSAGE: SendMessage,
-    RequestCode.PULL_MESSAGE: PullMessage,
-    RequestCode.QUERY_MESSAGE: QueryMessage,
-    RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateConsumerOffset,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: UpdateAndCreateTopic,
-    RequestCode.GET_ALL_TOPIC_CONFIG: NoFields,
-    RequestCode.UPDATE_BROKER_CONFIG: NoFields,
-    RequestCode.GET_BROKER_CONFIG: NoFields,
-    RequestCode.GET_BROKER_RUNTIME_INFO: NoFields,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetByTimestamp,
-    RequestCode.GET_MAX_OFFSET: GetMaxOffset,
-    RequestCode.GET_MIN_OFFSET: GetMinOffset,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: GetEarliestMsgStoreTime,
-    RequestCode.VIEW_MESSAGE_BY_ID: ViewMessageById,
-    RequestCode.HEART_BEAT: NoFields,
-    RequestCode.UNREGISTER_CLIENT: UnregisterClient,
-    RequestCode.CONSUMER_SEND_MSG_BACK: ConsumerSendMsgBack,
-    RequestCode.END_TRANSACTION: EndTransaction,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: GetConsumerListByGroup,
-    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionState,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: NotifyConsumerIdsChanged,
-    RequestCode.LOCK_BATCH_MQ: NoFields,
-    RequestCode.UNLOCK_BATCH_MQ: NoFields,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: GetAllConsumerOffset,
-    RequestCode.GET_ALL_DELAY_OFFSET: NoFields,
-    RequestCode.CHECK_CLIENT_CONFIG: NoFields,
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: UpdateAndCreateAclConfig,
-    RequestCode.DELETE_ACL_CONFIG: DeleteAclConfig,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: NoFields,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: UpdateGlobalWhiteAddrsConfig,
-    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: NoFields,
-    RequestCode.PUT_KV_CONFIG: PutKVConfig,
-    RequestCode.GET_KV_CONFIG: GetKVConfig,
-    RequestCode.DELETE_KV_CONFIG: DeleteKVConfig,
-    RequestCode.REGISTER_BROKER: RegisterBroker,
-    RequestCode.UNREGISTER_BROKER: UnregisterBroker,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: GetRouteInfo,
-    RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoFields,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NoFields,
-    RequestCode.GET_TOPIC_STATS_INFO: GetTopicStatsInfo,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: GetConsumerConnectionList,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: GetProducerConnectionList,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: WipeWritePermOfBroker,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoFields,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteSubscriptionGroup,
-    RequestCode.GET_CONSUME_STATS: GetConsumeStats,
-    RequestCode.DELETE_TOPIC_IN_BROKER: DeleteTopicInBroker,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: DeleteTopicInNamesrv,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: GetKVListByNamespace,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: ResetOffset,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: GetConsumerStatus,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffset,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: GetConsumerStatus,
-    RequestCode.GET_TOPICS_BY_CLUSTER: GetTopicsByCluster,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: QueryTopicConsumeByWho,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: QueryConsumeTimeSpan,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: NoFields,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: NoFields,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: NoFields,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: GetConsumerRunningInfo,
-    RequestCode.QUERY_CORRECTION_OFFSET: QueryCorrectionOffset,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeMessageDirectly,
-    RequestCode.SEND_MESSAGE_V2: SendMessageV2,
-    RequestCode.GET_UNIT_TOPIC_LIST: NoFields,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: NoFields,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NoFields,
-    RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffset,
-    RequestCode.VIEW_BROKER_STATS_DATA: ViewBrokerStatsData,
-    RequestCode.CLEAN_UNUSED_TOPIC: NoFields,
-    RequestCode.GET_BROKER_CONSUME_STATS: GetBrokerConsumeStats,
-    RequestCode.UPDATE_NAMESRV_CONFIG: NoFields,
-    RequestCode.GET_NAMESRV_CONFIG: NoFields,
-    RequestCode.SEND_BATCH_MESSAGE: SendMessageV2,
-    RequestCode.QUERY_CONSUME_QUEUE: QueryConsumeQueue,
-    RequestCode.QUERY_DATA_VERSION: QueryDataVersion,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeCheckHalfMessage,
-    RequestCode.SEND_REPLY_MESSAGE: SendMessage,
-    RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageV2,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReplyMessage,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBroker,
-    RequestCode.GET_ALL_PRODUCER_INFO: NoFields,
-    RequestCode.DELETE_EXPIRED_COMMITLOG: NoFields,
-    RequestCode.GET_TOPIC_CONFIG: GetTopicConfig,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GetSubscriptionGroupConfig,
-    RequestCode.LITE_PULL_MESSAGE: PullMessage,
-}
+@header()
+class NoFields(Header):
+    """A request or response without header fields."""
 
-# Header of a SUCCESS response; the responses to all other codes have no header fields.
-RESPONSE_HEADERS: Final[dict[RequestCode, type[Header]]] = {
-    RequestCode.SEND_MESSAGE: SendMessageResponse,
-    RequestCode.PULL_MESSAGE: PullMessageResponse,
-    RequestCode.LITE_PULL_MESSAGE: PullMessageResponse,
-    RequestCode.QUERY_MESSAGE: QueryMessageResponse,
-    RequestCode.QUERY_CONSUMER_OFFSET: OffsetResponse,
-    RequestCode.GET_BROKER_CONFIG: GetBrokerConfigResponse,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: OffsetResponse,
-    RequestCode.GET_MAX_OFFSET: OffsetResponse,
-    RequestCode.GET_MIN_OFFSET: OffsetResponse,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: StoreTimeResponse,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: GroupPage,
-    RequestCode.GET_BROKER_CONSUME_STATS: GroupPage,
-    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: GetBrokerClusterAclInfoResponse,
-    RequestCode.GET_KV_CONFIG: GetKVConfigResponse,
-    RequestCode.REGISTER_BROKER: RegisterBrokerResponse,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: WipeWritePermOfBrokerResponse,
-    RequestCode.SEND_MESSAGE_V2: SendMessageResponse,
-    RequestCode.SEND_BATCH_MESSAGE: SendMessageResponse,
-    RequestCode.QUERY_DATA_VERSION: QueryDataVersionResponse,
-    RequestCode.SEND_REPLY_MESSAGE: SendMessageResponse,
-    RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageResponse,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBrokerResponse,
-}
+
+@header()
+class UpdateAndCreateTopic(Header):
+    """UPDATE_AND_CREATE_TOPIC (17). The broker ignores `order`."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    topic_filter_type: str
+    topic_sys_flag: Int | None = None
+    order: bool = False
+
+
+@header()
+class GetBrokerConfigResponse(Header):
+    """Response to GET_BROKER_CONFIG (26). version is a DataVersion as JSON text."""
+
+    version: str | None = None
+
+
+@header()
+class UpdateAndCreateAclConfig(Header):
+    """UPDATE_AND_CREATE_ACL_CONFIG (50). topic_perms and group_perms are comma-separated lists of name=PERM."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+@header()
+class DeleteAclConfig(Header):
+    """DELETE_ACL_CONFIG (51)."""
+
+    access_key: str
+
+
+@header()
+class GetBrokerClusterAclInfoResponse(Header):
+    """Response to GET_BROKER_CLUSTER_ACL_INFO (52). Versions are DataVersions as JSON text."""
+
+    version: str | None = None
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+@header()
+class UpdateGlobalWhiteAddrsConfig(Header):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53)."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+@header()
+class PutKVConfig(Header):
+    """PUT_KV_CONFIG (100)."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+@header()
+class GetKVConfig(Header):
+    """GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
+
+    namespace: str
+    key: str
+
+
+@header()
+class GetKVConfigResponse(Header):
+    """Response to GET_KV_CONFIG (101)."""
+
+    value: str | None = None
+
+
+@header()
+class RegisterBroker(Header):
+    """REGISTER_BROKER (103). body_crc32 is the CRC-32 of the body as sent."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Long
+    compressed: bool = False
+    body_crc32: Int = 0
+
+
+@header()
+class RegisterBrokerResponse(Header):
+    """Response to REGISTER_BROKER (103): the HA address and the address of the master, for slaves only."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+@header()
+class UnregisterBroker(Header):
+    """UNREGISTER_BROKER (104)."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+@header()
+class GetRouteInfo(Header):
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@header()
+class TopicOnly(Header):
+    """GET_TOPIC_STATS_INFO (202), DELETE_TOPIC_IN_BROKER (215) and QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    topic: str
+
+
+@header()
+class GetTopicConfig(Header):
+    """GET_TOPIC_CONFIG (351)."""
+
+    topic: str
+
+
+@header()
+class GetSubscriptionGroupConfig(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
+
+    group: str
+
+
+@header()
+class GetConsumerConnectionList(Header):
+    """GET_CONSUMER_CONNECTION_LIST (203)."""
+
+    consumer_group: str
+
+
+@header()
+class GetProducerConnectionList(Header):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str
+
+
+@header()
+class BrokerNameOnly(Header):
+    """WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
+@header()
+class WipeWritePermOfBrokerResponse(Header):
+    """Response to WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    wipe_topic_count: Int
+
+
+@header()
+class AddWritePermOfBrokerResponse(Header):
+    """Response to ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    add_topic_count: Int
+
+
+@header()
+class DeleteSubscriptionGroup(Header):
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+@header()
+class GetConsumeStats(Header):
+    """GET_CONSUME_STATS (208)."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+@header()
+class DeleteTopicInNamesrv(Header):
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+@header()
+class GetKVListByNamespace(Header):
+    """GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str
+
+
+@header()
+class ResetOffset(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222)."""
+
+    topic: str
+    group: str
+    timestamp: Long
+    is_force: bool
+
+
+@header()
+class GetConsumerStatus(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@header()
+class GetTopicsByCluster(Header):
+    """GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str
+
+
+@header()
+class QueryConsumeTimeSpan(Header):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+@header()
+class GetConsumerRunningInfo(Header):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+@header()
+class QueryCorrectionOffset(Header):
+    """QUERY_CORRECTION_OFFSET (308). filter_groups is a comma-separated list."""
+
+    filter_groups: str | None = None
+    compare_group: str
+    topic: str
+
+
+@header()
+class ConsumeMessageDirectly(Header):
+    """CONSUME_MESSAGE_DIRECTLY (309). The broker forwards it to the client with the message as body."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+@header()
+class CloneGroupOffset(Header):
+    """CLONE_GROUP_OFFSET (314)."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+@header()
+class ViewBrokerStatsData(Header):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+@header()
+class GetBrokerConsumeStats(Header):
+    """GET_BROKER_CONSUME_STATS (317). paged and start_group: as in GetAllConsumerOffset."""
+
+    is_order: bool
+    paged: bool | None = None
+    start_group: str | None = None
+
+
+@header()
+class GetAllConsumerOffset(Header):
+    """GET_ALL_CONSUMER_OFFSET (43).
+
+    SaturnMQ extension: with paged the answer has the groups from start_group on, as many as fit, and next_group if any are left.
+    Brokers of Apache RocketMQ answer with all groups.
+    """
+
+    paged: bool | None = None
+    start_group: str | None = None
+
+
+@header()
+class GroupPage(Header):
+    """Response with a page of groups (43, 317): the start_group of the next page, absent on the last one."""
+
+    next_group: str | None = None
+
+
+@header()
+class QueryConsumeQueue(Header):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str | None = None
+    queue_id: Int = 0
+    index: Long = 0
+    count: Int = 0
+    consumer_group: str | None = None
+
+
+@header()
+class QueryDataVersion(Header):
+    """QUERY_DATA_VERSION (322). The body is a DataVersion."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+@header()
+class QueryDataVersionResponse(Header):
+    """Response to QUERY_DATA_VERSION (322)."""
+
+    changed: bool
+
+
+@header()
+class ResumeCheckHalfMessage(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323). msg_id is an offset message id."""
+
+    msg_id: str | None = None
+
+
+GetTopicStatsInfo = DeleteTopicInBroker = QueryTopicConsumeByWho = TopicOnly
+WipeWritePermOfBroker = AddWritePermOfBroker = BrokerNameOnly
+DeleteKVConfig = GetKVConfig
