@@ -6,7 +6,7 @@ booleans may be given as text. Members are written in the order of their names, 
 """
 # No `from __future__ import annotations`: `body` evaluates the annotations when it creates the class.
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import islice
 from types import UnionType
@@ -22,6 +22,7 @@ from typing import (
     dataclass_transform,
     get_args,
     get_origin,
+    get_type_hints,
 )
 
 from saturnmq.protocol.errors import BodyError
@@ -30,7 +31,9 @@ from saturnmq.protocol.json_dialect import UNLIMITED, ObjectKey, dumps, json_typ
 
 Reader = Callable[[Any, str], Any]
 Writer = Callable[[Any], Any] | None  # None: the value needs no conversion
+Codec = tuple[Reader, Writer]
 _PIECE_ENTRIES: Final = 128
+_NO_ZEROS: Final[dict[str, Any]] = {}
 
 
 class MemberSpec(NamedTuple):
@@ -67,23 +70,11 @@ class Body:
         """Create the body from a parsed JSON value. Raises BodyError naming the member of a wrong type."""
         if type(value) is not dict:
             raise BodyError(f"the body is {json_type(value)}, must be an object")
-        arguments = dict(cls._zeros)
-        for attribute, wire, read, _write, aliases in cls.MEMBERS:
-            member = value.get(wire)
-            if member is None and aliases:
-                member = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
-            if member is not None:
-                arguments[attribute] = read(member, wire)
-        return cls(**arguments)
+        return cls(**read_members(cls.MEMBERS, value, cls._zeros))
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts and lists; a map with bodies as keys gets ObjectKey keys."""
-        members = {}
-        for attribute, wire, _read, write, _aliases in self.MEMBERS:
-            value = getattr(self, attribute)
-            if value is not None:
-                members[wire] = write(value) if write else value
-        return members
+        return write_members(self.MEMBERS, self)
 
     def encode(self) -> bytes:
         """UTF-8 JSON without whitespace."""
@@ -117,6 +108,30 @@ def _entry_pieces(value: dict[Any, Any] | list[Any], write: Writer) -> Iterator[
     yield b"}" if is_map else b"]"
 
 
+def read_members(
+    members: Iterable[MemberSpec], value: Mapping[Any, Any], zeros: dict[str, Any] = _NO_ZEROS
+) -> dict[str, Any]:
+    """The members of a JSON object by attribute; those that are missing or null as in zeros. Raises BodyError."""
+    arguments = zeros.copy()
+    for attribute, wire, read, _write, aliases in members:
+        member = value.get(wire)
+        if member is None and aliases:
+            member = next((value[alias] for alias in aliases if value.get(alias) is not None), None)
+        if member is not None:
+            arguments[attribute] = read(member, wire)
+    return arguments
+
+
+def write_members(members: Iterable[MemberSpec], owner: object) -> dict[str, Any]:
+    """The JSON object of what has these members; None is omitted."""
+    fields = {}
+    for attribute, wire, _read, write, _aliases in members:
+        value = getattr(owner, attribute)
+        if value is not None:
+            fields[wire] = write(value) if write else value
+    return fields
+
+
 B = TypeVar("B", bound=Body)
 
 
@@ -132,42 +147,51 @@ def body(
 
     wire: JSON names other than the camel case of the attribute. aliases: by attribute, further JSON names that are accepted.
     """
-    spellings, accepted_names = dict(wire or {}), dict(aliases or {})
 
     def make(cls: type[B]) -> type[B]:
         body_class = dataclass(slots=True, frozen=frozen, order=order)(cls)
-        members = []
-        zeros = {}
-        for each in fields(body_class):  # type: ignore[arg-type]
-            read, write = _codec(each.type)
-            name = each.name
-            members.append(
-                MemberSpec(name, spellings.get(name, camel_case(name)), read, write, accepted_names.get(name, ()))
-            )
-            if each.default is MISSING and each.default_factory is MISSING:
-                zero: Any = each.type
-                zeros[name] = zero()  # "", 0, False: the value Java leaves in an absent member
-        body_class.MEMBERS = tuple(sorted(members, key=lambda member: member.wire))
-        body_class._zeros = zeros
+        body_class.MEMBERS = json_members(body_class, _LEAVES, wire or {}, aliases or {})
+        body_class._zeros = {
+            each.name: each.type()  # type: ignore[operator]  # "", 0, False: the value Java leaves in an absent member
+            for each in fields(body_class)  # type: ignore[arg-type]
+            if each.default is MISSING and each.default_factory is MISSING
+        }
         return body_class
 
     return make
 
 
-def _codec(kind: Any) -> tuple[Reader, Writer]:
-    """Reader and writer for an annotation: str, int, float, bool, Any, a body, list[T], dict[K, V], T | None, a NewType."""
-    simple: dict[Any, Reader] = {str: _text, int: _integer, float: _float, bool: _boolean, Any: _unchanged}
-    if kind in simple:
-        return simple[kind], None
+def json_members(
+    cls: type,
+    leaves: Mapping[Any, Codec],
+    wire: Mapping[str, str],
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> tuple[MemberSpec, ...]:
+    """The members of a dataclass in the order of their names. leaves: reader and writer of types without parts.
+
+    wire: JSON names other than the camel case of the attribute; an empty one leaves the field out.
+    """
+    hints = get_type_hints(cls)
+    members = []
+    for name in (each.name for each in fields(cls)):
+        if key := wire.get(name, camel_case(name)):
+            members.append(MemberSpec(name, key, *_codec(hints[name], leaves), (aliases or {}).get(name, ())))
+    return tuple(sorted(members, key=lambda member: member.wire))
+
+
+def _codec(kind: Any, leaves: Mapping[Any, Codec]) -> Codec:
+    """Reader and writer for an annotation: a leaf, a body, list[T], dict[K, V], T | None, a NewType."""
+    if kind in leaves:
+        return leaves[kind]
     if isinstance(kind, NewType):
-        return _codec(kind.__supertype__)
+        return _codec(kind.__supertype__, leaves)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _codec(next(argument for argument in arguments if argument is not type(None)))
+        return _codec(next(argument for argument in arguments if argument is not type(None)), leaves)
     if origin is list:
-        return _list_codec(*_codec(arguments[0]))
+        return _list_codec(*_codec(arguments[0], leaves))
     if origin is dict:
-        return _dict_codec(arguments[0], *_codec(arguments[1]))
+        return _dict_codec(arguments[0], *_codec(arguments[1], leaves))
     if isinstance(kind, type) and issubclass(kind, Body):
         return _body_reader(kind), kind.to_json
     raise TypeError(f"a body member cannot be a {kind}")
@@ -182,7 +206,7 @@ def _body_reader(kind: type[Body]) -> Reader:
     return read_body
 
 
-def _list_codec(read: Reader, write: Writer) -> tuple[Reader, Writer]:
+def _list_codec(read: Reader, write: Writer) -> Codec:
     def read_list(value: Any, name: str) -> list[Any]:
         if type(value) is not list:
             raise _mismatch(name, value, "an array")
@@ -193,7 +217,7 @@ def _list_codec(read: Reader, write: Writer) -> tuple[Reader, Writer]:
     return read_list, lambda value: [write(item) for item in value]
 
 
-def _dict_codec(key: Any, read: Reader, write: Writer) -> tuple[Reader, Writer]:
+def _dict_codec(key: Any, read: Reader, write: Writer) -> Codec:
     def read_dict(value: Any, name: str) -> dict[Any, Any]:
         if type(value) is not dict:
             raise _mismatch(name, value, "an object")
@@ -268,3 +292,12 @@ def _unchanged(value: Any, _name: str) -> Any:
 
 def _mismatch(name: str, value: Any, expected_type: str) -> BodyError:
     return BodyError(f"body member {name} is {value!r:.40}, must be {expected_type}")
+
+
+_LEAVES: Final[dict[Any, Codec]] = {
+    str: (_text, None),
+    int: (_integer, None),
+    float: (_float, None),
+    bool: (_boolean, None),
+    Any: (_unchanged, None),
+}

@@ -12,20 +12,19 @@ a class are compiled once, on first use, so that a call needs no reflection.
 #   bool  bool         true / false
 # No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeAlias, TypeVar, dataclass_transform, get_args
 
 from saturnmq.protocol.errors import HeaderError, MissingField
+from saturnmq.protocol.headers.numbers import checked_integer
 from saturnmq.protocol.json_dialect import json_type
 
 Int: TypeAlias = Annotated[int, "i32"]
 Long: TypeAlias = Annotated[int, "i64"]
 
-_LIMITS: Final = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1)}
 _SAFE_DIGITS: Final = {"i32": 10, "i64": 19}  # shorter decimal texts cannot exceed the range
-_DECIMAL: Final = re.compile(r"[+-]?\d{1,20}")
+_BITS: Final = {"i32": 31, "i64": 63}
 SECRET_FIELDS: Final = frozenset({"secretKey"})
 
 
@@ -151,7 +150,7 @@ def compile_decoder(specs: tuple[FieldSpec, ...]) -> Callable[..., Any]:
     lines = ["def decode(cls, ext):", " get = ext.get"]
     for at, spec in enumerate(specs):
         lines.append(f" v{at} = get({spec.wire!r})")
-        empty = f" and v{at} != ''" if spec.kind in _LIMITS else ""  # an empty number counts as absent
+        empty = f" and v{at} != ''" if spec.kind in _BITS else ""  # an empty number counts as absent
         lines.append(f" if v{at} is not None{empty}:")
         lines.append(f"  {_read(spec, at)}")
         lines.append(
@@ -161,7 +160,7 @@ def compile_decoder(specs: tuple[FieldSpec, ...]) -> Callable[..., Any]:
     lines.extend(f" made.{spec.attribute} = v{at}" for at, spec in enumerate(specs))
     lines.append(" return made")
     names: dict[str, Any] = {"MissingField": MissingField, "new": object.__new__}
-    names |= {"_integer": _integer, "_boolean": _boolean, "_text": _text}
+    names |= {"_integer": checked_integer, "_boolean": _boolean, "_text": _text}
     return _compiled("decode", lines, names)
 
 
@@ -171,7 +170,7 @@ def _read(spec: FieldSpec, at: int) -> str:
     if spec.kind == "bool":
         return f"v{at} = v{at} == 'true' or _boolean(v{at})"
     fast = f"v{at}.__class__ is str and len(v{at}) < {_SAFE_DIGITS[spec.kind]} and v{at}.isdecimal()"
-    return f"v{at} = int(v{at}) if {fast} else _integer({spec.wire!r}, {spec.kind!r}, v{at})"
+    return f"v{at} = int(v{at}) if {fast} else _integer({spec.wire!r}, v{at}, {_BITS[spec.kind]})"
 
 
 def compile_encoder(specs: tuple[FieldSpec, ...]) -> Callable[..., dict[str, str]]:
@@ -190,19 +189,6 @@ def _compiled(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..
     exec("\n".join(lines), scope)  # noqa: S102 - the source contains only field names of this package
     function: Callable[..., Any] = scope[name]
     return function
-
-
-def _integer(field: str, kind: str, value: Any) -> int:
-    """Parse a number, given as text or as a JSON number. Raises HeaderError with field, value and range."""
-    low, high = _LIMITS[kind]
-    number = None
-    if type(value) is int:
-        number = value
-    elif type(value) is str and _DECIMAL.fullmatch(value):
-        number = int(value)
-    if number is None or not low <= number <= high:
-        raise HeaderError(f"header field {field} is {value!r:.40}, must be an integer in {low}..{high}")
-    return number
 
 
 def _boolean(value: Any) -> bool:

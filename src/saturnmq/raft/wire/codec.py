@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, IntEnum
 from typing import Any, Final
 
+from saturnmq.protocol.bodies.fields import json_members, read_members, write_members
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
 from saturnmq.protocol.json_dialect import json_type, loads
 from saturnmq.raft.core.configuration import Configuration
@@ -75,43 +76,6 @@ RESPONSE_HEADER_CODE: Final = 200
 ENTRIES_MAX: Final = 65_536  # entries in one body; a frame of 16 MiB cannot hold more
 _INT64: Final = 2**63
 
-_COMMON: Final = {
-    "code": "code",
-    "group": "group",
-    "leader_id": "leaderId",
-    "local_id": "localId",
-    "remote_id": "remoteId",
-    "term": "term",
-}
-# Class of the message -> attribute -> JSON key, in addition to the common ones. PUSH requests have their own functions.
-_FIELDS: Final[dict[type[DLedgerMessage], dict[str, str]]] = {
-    VoteRequest: {
-        "ledger_end_index": "ledgerEndIndex",
-        "ledger_end_term": "ledgerEndTerm",
-        "changes": "saturnmqChanges",
-        "transfer": "saturnmqTransfer",
-    },
-    VoteResponse: {"vote_result": "voteResult"},
-    HeartBeatRequest: {"interval_ms": "saturnmqHeartBeatMs", "changes": "saturnmqChanges"},
-    HeartBeatResponse: {"interval_ms": "saturnmqHeartBeatMs", "changes": "saturnmqChanges"},
-    PushResponse: {"index": "index", "count": "count", "begin_index": "beginIndex", "end_index": "endIndex"},
-    TransferRequest: {
-        "transfer_id": "transferId",
-        "transferee_id": "transfereeId",
-        "take_leadership_ledger_index": "takeLeadershipLedgerIndex",
-    },
-    TransferResponse: {},
-    AppendRequest: {"body": "body"},
-    AppendResponse: {"index": "index", "pos": "pos"},
-    GetRequest: {"begin_index": "beginIndex", "max_size": "maxSize"},
-    GetResponse: {"entries": "entries"},
-    MetadataRequest: {},
-    MetadataResponse: {"peers": "peers", "learners": "saturnmqLearners"},
-    ChangeRequest: {"kind": "kind", "member_id": "memberId", "address": "address", "dry_run": "dryRun"},
-    ChangeResponse: {"reason": "reason", "members": "members"},
-}
-_ALL_FIELDS: Final = {cls: {**_COMMON, **more} for cls, more in _FIELDS.items()}
-
 _EXCHANGES: Final[dict[DLedgerCode, tuple[type[Any], type[Any]]]] = {
     DLedgerCode.METADATA: (MetadataRequest, MetadataResponse),
     DLedgerCode.APPEND: (AppendRequest, AppendResponse),
@@ -141,26 +105,7 @@ def encode(message: Request | Response) -> bytes:
     """Encode a message as JSON."""
     if isinstance(message, PushRequest):
         return _dumps(_push_fields(message))
-    fields = {}
-    for attribute, key in _ALL_FIELDS[type(message)].items():
-        value = getattr(message, attribute)
-        if value is not None:
-            fields[key] = value if type(value) is int or type(value) is str else _json_value(value)
-    return _dumps(fields)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return _base64(value)
-    if isinstance(value, IntEnum):
-        return int(value)
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, tuple):
-        return [element if type(element) is str else _entry_fields(element) for element in value]
-    if isinstance(value, Configuration):
-        return value.fields()
-    return value
+    return _dumps(write_members(_MEMBERS[type(message)], message))
 
 
 def _base64(data: bytes) -> str:
@@ -215,12 +160,13 @@ def decode_request(code: int, body: bytes | None) -> Request:
     cls = _exchange(code)[0]
     if cls is PushRequest:
         return _decode_push(_object(body))
-    return _decode(cls, body)  # type: ignore[no-any-return]
+    return cls(**read_members(_MEMBERS[cls], _object(body)))  # type: ignore[no-any-return]
 
 
 def decode_response(code: int, body: bytes | None) -> Response:
     """Decode the response to a request with this code. Raises BodyError."""
-    return _decode(_exchange(code)[1], body)  # type: ignore[no-any-return]
+    cls = _exchange(code)[1]
+    return cls(**read_members(_MEMBERS[cls], _object(body)))  # type: ignore[no-any-return]
 
 
 def _exchange(code: int) -> tuple[type[Any], type[Any]]:
@@ -237,50 +183,32 @@ def _object(body: bytes | None) -> Mapping[str, Any]:
     return fields
 
 
-def _decode(cls: type[Any], body: bytes | None) -> Any:
-    return cls(**_values(cls, _object(body)))
-
-
-def _values(cls: type[DLedgerMessage], fields: Mapping[str, Any]) -> dict[str, Any]:
-    values = {}
-    for attribute, key in _ALL_FIELDS[cls].items():
-        value = fields.get(key)
-        if value is not None:
-            values[attribute] = _reader(attribute)(key, value)
-    return values
-
-
-def _number(key: str, value: Any) -> int:
+def _number(value: Any, key: str) -> int:
     if type(value) is not int or not -_INT64 <= value < _INT64:
         raise BodyError(f"{key} must be a 64-bit integer")
     return value
 
 
-def _text(key: str, value: Any) -> str:
+def _text(value: Any, key: str) -> str:
     if type(value) is not str:
         raise BodyError(f"{key} must be text")
     return value
 
 
-def _bytes(key: str, value: Any) -> bytes:
+def _bytes(value: Any, key: str) -> bytes:
     try:
-        return binascii.a2b_base64(_text(key, value), strict_mode=True)
+        return binascii.a2b_base64(_text(value, key), strict_mode=True)
     except ValueError as error:  # binascii.Error is a ValueError
         raise BodyError(f"{key} is not base64: {error}") from None
 
 
-def _vote_result(key: str, value: Any) -> VoteResult | None:
-    """None for an unknown name, such as DLedger 0.1's REJECT_ALREADY__HAS_LEADER (two underscores)."""
-    return VoteResult.__members__.get(_text(key, value))
-
-
-def _entries(key: str, value: Any) -> tuple[Entry, ...]:
+def _entries(value: Any, key: str) -> tuple[Entry, ...]:
     if type(value) is not list or len(value) > ENTRIES_MAX:
         raise BodyError(f"{key} must be a list of at most {ENTRIES_MAX} entries")
-    return tuple(_entry(key, item) for item in value)
+    return tuple(_entry(item, key) for item in value)
 
 
-def _entry(key: str, value: Any) -> Entry:
+def _entry(value: Any, key: str) -> Entry:
     """Decode an entry as sent. The size is the sender's, because COMPARE compares it; CRCs are ignored (DL-F07)."""
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
@@ -292,83 +220,71 @@ def _entry(key: str, value: Any) -> Entry:
             raise BodyError(f"{key}: index, term, pos, magic, channel and size must be 64-bit integers")
     if size < 0:
         raise BodyError(f"{key}.size is negative")
-    return Entry(index, term, pos, _bytes(f"{key}.body", body) if body is not None else b"", magic, channel, size)
+    return Entry(index, term, pos, _bytes(body, f"{key}.body") if body is not None else b"", magic, channel, size)
 
 
-def _peers(key: str, value: Any) -> dict[str, str]:
-    if type(value) is not dict:
-        raise BodyError(f"{key} must be an object")
-    return {_text(key, name): _text(key, address) for name, address in value.items()}
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
+def _names(value: Any, key: str) -> tuple[str, ...]:
     if type(value) is not list:
         raise BodyError(f"{key} must be a list")
-    return tuple(_text(key, name) for name in value)
+    return tuple(_text(name, key) for name in value)
 
 
-def _kind(key: str, value: Any) -> ChangeKind | None:
-    return ChangeKind.__members__.get(_text(key, value))
-
-
-def _flag(key: str, value: Any) -> bool:
+def _flag(value: Any, key: str) -> bool:
     if type(value) is not bool:
         raise BodyError(f"{key} must be true or false")
     return value
 
 
-def _members(key: str, value: Any) -> Configuration:
+def _members(value: Any, key: str) -> Configuration:
     try:
         return Configuration.of_fields(value)
     except ValueError as error:
         raise BodyError(f"{key}: {error}") from None
 
 
-def _reader(attribute: str) -> Callable[[str, Any], Any]:
-    return _READERS.get(attribute, _number)
+def _by_name(kind: type[Enum]) -> tuple[Callable[[Any, str], Any], Callable[[Any], str]]:
+    """None for an unknown name, such as DLedger 0.1's REJECT_ALREADY__HAS_LEADER (two underscores)."""
+    return lambda value, key: kind.__members__.get(_text(value, key)), lambda member: member.name
 
 
-_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "group": _text,
-    "leader_id": _text,
-    "local_id": _text,
-    "remote_id": _text,
-    "transfer_id": _text,
-    "transferee_id": _text,
-    "vote_result": _vote_result,
-    "body": _bytes,
-    "entries": _entries,
-    "peers": _peers,
-    "learners": _names,
-    "kind": _kind,
-    "member_id": _text,
-    "address": _text,
-    "dry_run": _flag,
-    "transfer": _flag,
-    "reason": _text,
-    "members": _members,
+_LEAVES: Final[dict[Any, Any]] = {
+    str: (_text, None),
+    int: (_number, None),
+    bool: (_flag, None),
+    bytes: (_bytes, _base64),
+    VoteResult: _by_name(VoteResult),
+    ChangeKind: _by_name(ChangeKind),
+    Configuration: (_members, Configuration.fields),
+    tuple[str, ...]: (_names, None),
+    tuple[Entry, ...]: (_entries, lambda entries: [_entry_fields(entry) for entry in entries]),
 }
+# JSON keys other than the camel case of the attribute: fields that Java members do not know.
+_KEYS: Final = {
+    "changes": "saturnmqChanges",
+    "transfer": "saturnmqTransfer",
+    "interval_ms": "saturnmqHeartBeatMs",
+    "learners": "saturnmqLearners",
+    "positions": "",  # not on the wire
+}
+_MESSAGES: Final[list[type[Any]]] = [DLedgerMessage, *(cls for pair in _EXCHANGES.values() for cls in pair)]
+# PUSH requests have their own functions.
+_MEMBERS: Final = {cls: json_members(cls, _LEAVES, _KEYS) for cls in _MESSAGES if cls is not PushRequest}
 
 
 def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
     """Decode a push. A body with a non-empty `batchEntry` is a batch, whatever the field `batch` says."""
-    values = {
-        attribute: _reader(attribute)(key, fields[key])
-        for attribute, key in _COMMON.items()
-        if fields.get(key) is not None
-    }
     kind = fields.get("type", "APPEND")
     batch, entry = fields.get("batchEntry"), fields.get("entry")
     entries: tuple[Entry, ...] = ()
     if batch:
-        entries = _entries("batchEntry", batch)
+        entries = _entries(batch, "batchEntry")
     elif entry is not None:
-        entries = (_entry("entry", entry),)
+        entries = (_entry(entry, "entry"),)
     return PushRequest(
-        kind=PushKind.__members__.get(_text("type", kind)) if kind is not None else None,
-        commit_index=LedgerIndex(_number("commitIndex", fields.get("commitIndex", -1))),
+        kind=PushKind.__members__.get(_text(kind, "type")) if kind is not None else None,
+        commit_index=LedgerIndex(_number(fields.get("commitIndex", -1), "commitIndex")),
         entries=entries,
         batch=bool(batch),
-        members=_members("saturnmqMembers", fields["saturnmqMembers"]) if "saturnmqMembers" in fields else None,
-        **values,
+        members=_members(fields["saturnmqMembers"], "saturnmqMembers") if "saturnmqMembers" in fields else None,
+        **read_members(_MEMBERS[DLedgerMessage], fields),
     )
