@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import json
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from uuid import UUID
 
 from saturnmq.client.errors import DecodeError, EncodeError
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.json_dialect import standard_dumps, standard_loads
 
 T = TypeVar("T")
 
@@ -38,20 +38,6 @@ def _json_form(value: Any) -> Any:
     if isinstance(value, UUID | Decimal):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-_dumps: Callable[[Any], bytes]
-_loads: Callable[[bytes], Any]
-try:
-    import orjson
-
-    _dumps, _loads = functools.partial(orjson.dumps, default=_json_form), orjson.loads
-except ImportError:  # installed by default, but optional (PKG-04)
-
-    def _dumps(value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_form).encode()
-
-    _loads = json.loads
 
 
 class Codec(Protocol[T]):
@@ -120,13 +106,13 @@ class JsonCodec:
 
     def encode(self, value: Any) -> bytes:
         try:
-            return _dumps(value)
+            return standard_dumps(value, default=_json_form)
         except _CODEC_ERRORS as error:
             raise _not_encoded(value, error) from error
 
     def decode(self, body: bytes) -> Any:
         try:
-            value = _loads(body)
+            value = standard_loads(body)
         except _CODEC_ERRORS as error:
             raise DecodeError(f"the body of {len(body)} bytes is not JSON: {error}") from error
         if self._kind is not None and not isinstance(value, self._kind):

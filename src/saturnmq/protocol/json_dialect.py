@@ -19,29 +19,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from saturnmq.protocol.errors import BodyError, LocalProtocolError
-
-try:
-    import orjson
-
-    _standard_loads: Any = orjson.loads
-    _standard_dumps: Any = orjson.dumps
-except ImportError:  # orjson is installed by default but must stay optional (PKG-04)
-
-    def _standard_loads(data: Any) -> Any:
-        text = data if isinstance(data, str) else bytes(data).decode()
-        return json.loads(text, parse_int=_number, parse_constant=_reject_constant)
-
-    def _standard_dumps(value: object) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
+
+def _loads(data: Any) -> Any:
+    text = data if isinstance(data, str) else bytes(data).decode()
+    return json.loads(text, parse_int=_number, parse_constant=_reject_constant)
+
+
+def _dumps(value: object, default: Any = None, option: int = 0) -> bytes:
+    compact = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    return json.dumps(value, default=default, sort_keys=bool(option), **compact).encode()  # type: ignore[arg-type]
+
+
+standard_loads: Callable[[Any], Any] = _loads
+standard_dumps: Callable[..., bytes] = _dumps
+SORT_KEYS = 1
+try:
+    import orjson
+
+    standard_loads, standard_dumps, SORT_KEYS = orjson.loads, orjson.dumps, orjson.OPT_SORT_KEYS
+except ImportError:  # installed by default, but optional (PKG-04)
+    pass
 
 BODY_BYTES_MAX: Final = 16_777_216  # the frame limit
 DEPTH_MAX: Final = 64  # the deepest body of the protocol nests 6 levels
@@ -128,7 +134,7 @@ def loads(
     """
     _check_limits(data, bytes_max, budget)
     try:
-        value = _standard_loads(data)
+        value = standard_loads(data)
     except (ValueError, RecursionError):
         return _Reader(_text_of(data), budget).document()
     if "$ref" in data if isinstance(data, str) else b"$ref" in bytes(data):
@@ -173,7 +179,7 @@ def dumps(value: Any) -> bytes:
 def _write(value: Any, parts: list[bytes], depth: int) -> None:
     """Append the JSON of value: in one call if the fast writer accepts it, otherwise level by level."""
     try:
-        parts.append(_standard_dumps(value))
+        parts.append(standard_dumps(value))
         return
     except (TypeError, ValueError, RecursionError) as error:
         reason = error  # object keys, int keys, or a type JSON cannot represent
@@ -264,7 +270,7 @@ class _Reader:
         flat = _FLAT.match(self._text, self._at - 1)
         if flat is not None:
             try:
-                members: dict[Any, Any] = _standard_loads(flat[0])
+                members: dict[Any, Any] = standard_loads(flat[0])
             except (ValueError, RecursionError):
                 pass
             else:

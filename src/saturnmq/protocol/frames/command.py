@@ -35,23 +35,7 @@ from typing import Any, Final
 
 from saturnmq.protocol.codes import VERSION, CommandFlag, Language
 from saturnmq.protocol.errors import ConfigError, FrameError, HeaderError, LocalProtocolError
-from saturnmq.protocol.json_dialect import json_type
-
-try:
-    import orjson
-
-    def _json_dumps(value: object) -> bytes:
-        return orjson.dumps(value)
-
-    json_loads: Any = orjson.loads
-except ImportError:  # orjson is installed by default but must stay optional (PKG-04)
-    import json
-
-    def _json_dumps(value: object) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-    json_loads = json.loads
-
+from saturnmq.protocol.json_dialect import json_type, standard_dumps, standard_loads
 
 FRAME_BYTES_MAX: Final = 16_777_216  # length field included; `com.rocketmq.remoting.frameMaxLength`
 # The longest header is the response to a batch: 4 MiB of one-byte messages yield 65,000 ids of 33 to 57 characters.
@@ -223,7 +207,7 @@ def _encode_json(command: Command) -> bytes:
     if command.remark is not None:
         fields["remark"] = command.remark
     try:
-        return _json_dumps(fields)
+        return standard_dumps(fields)
     except (TypeError, ValueError) as error:
         raise LocalProtocolError(f"header of code {command.code} cannot be written as JSON: {error}") from error
 
@@ -259,7 +243,7 @@ def decode_header(
 
 def _decode_json(header: bytes, body: bytes | None, limits: FrameLimits) -> Command:
     try:
-        fields = json_loads(header)
+        fields = standard_loads(header)
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"header of {len(header)} bytes is not JSON: {error}") from error
     if type(fields) is not dict:

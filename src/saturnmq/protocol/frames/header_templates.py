@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from saturnmq.protocol.codes import CommandFlag, RequestCode
-from saturnmq.protocol.frames.command import Command, Serialization, json_loads
+from saturnmq.protocol.frames.command import Command, Serialization
 from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
+from saturnmq.protocol.json_dialect import standard_loads
 from saturnmq.protocol.signatures import SIGNATURE, SIGNATURE_NONCE, SIGNATURE_TIME
 
 # Fields whose values differ from request to request. A different value of any other field needs another template.
@@ -281,12 +282,12 @@ class JsonTemplate(HeaderTemplate):
         text = ""
         try:
             if raw is not None:
-                text = json_loads(b'"%b"' % raw)
+                text = standard_loads(b'"%b"' % raw)
                 if not text.isascii():
                     text.encode()
             for value in values:
                 if not value.isdigit():
-                    values = tuple([v if v.isdigit() else json_loads(b'"%b"' % v).encode() for v in values])
+                    values = tuple([v if v.isdigit() else standard_loads(b'"%b"' % v).encode() for v in values])
                     break
         except ValueError:
             return None

@@ -7,14 +7,13 @@ unknown enum name is None. Any bytes either parse or raise BodyError. Wire facts
 from __future__ import annotations
 
 import binascii
-import json
 from collections.abc import Callable, Mapping
 from enum import Enum, IntEnum
 from typing import Any, Final
 
 from saturnmq.protocol.bodies.fields import json_members, read_members, write_members
 from saturnmq.protocol.errors import BodyError, RemoteProtocolError
-from saturnmq.protocol.json_dialect import json_type, loads
+from saturnmq.protocol.json_dialect import SORT_KEYS, json_type, loads, standard_dumps
 from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.ids import LedgerIndex
@@ -42,17 +41,6 @@ from saturnmq.raft.core.messages import (
     VoteResponse,
     VoteResult,
 )
-
-try:
-    import orjson
-
-    def _dumps(fields: dict[str, Any]) -> bytes:
-        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-
-except ImportError:  # orjson is a default dependency, but optional (PKG-04)
-
-    def _dumps(fields: dict[str, Any]) -> bytes:
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 class DLedgerCode(IntEnum):
@@ -104,8 +92,8 @@ def code_of(request: Request) -> DLedgerCode:
 def encode(message: Request | Response) -> bytes:
     """Encode a message as JSON."""
     if isinstance(message, PushRequest):
-        return _dumps(_push_fields(message))
-    return _dumps(write_members(_MEMBERS[type(message)], message))
+        return standard_dumps(_push_fields(message), option=SORT_KEYS)
+    return standard_dumps(write_members(_MEMBERS[type(message)], message), option=SORT_KEYS)
 
 
 def _base64(data: bytes) -> str:
