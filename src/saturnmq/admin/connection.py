@@ -18,11 +18,11 @@ from saturnmq.admin.credentials import AdminAccess
 from saturnmq.client.connection.remote import client_errors
 from saturnmq.client.connection.routes import check_route
 from saturnmq.client.connection.url import parse_addresses
-from saturnmq.client.connection.vip_channel import vip_address
 from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
 from saturnmq.net import RemotingClient
 from saturnmq.net.tls import TlsSettings
+from saturnmq.protocol.addresses import vip_address
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error

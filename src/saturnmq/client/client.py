@@ -19,6 +19,7 @@ Requirements: API-01..API-06.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -53,12 +54,13 @@ from saturnmq.client.producer.attempts import RETRY_CODES
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller import message_queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
-from saturnmq.client.trace.query import query_trace
-from saturnmq.client.trace.records import TraceRecord
+from saturnmq.client.trace.records import TraceRecord, decode_records, index_keys
 from saturnmq.client.trace.trace import ClientTracing
 from saturnmq.client.tracing import trace_topic, trace_topic_problem
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, SaturnError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
@@ -404,7 +406,18 @@ class Client(FromSettings):
         """
         self._core.check_running()
         where = topic or trace_topic(True, self._settings.trace) or ""
-        return await query_trace(self._core, key, where, max_count)
+        span = message_queries.Span()
+        matched: list[TraceRecord] = []
+        for message in await message_queries.query_messages(
+            self._core, where, key, max_count, span, outside_namespace=True
+        ):
+            try:
+                records = list(decode_records(message.body.decode()))
+            except (UnicodeDecodeError, SaturnError) as error:
+                logger.warning("trace not readable message=%r error=%s", message, error)
+                continue
+            matched += (record for record in records if key in index_keys(record))
+        return sorted(matched, key=lambda record: record.timestamp_ms)
 
     async def topic_exists(self, topic: str) -> bool:
         """Ask a NameServer now whether the topic has a route.

@@ -37,8 +37,8 @@ from saturnmq.escaping import escaped, quoted
 from saturnmq.history import History
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.addresses import network_of
+from saturnmq.protocol.codes import version_name
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, SaturnError
-from saturnmq.protocol.versions import version_name
 
 audit: Final = logging.getLogger("saturnmq.console.audit")
 audit.setLevel(logging.INFO)

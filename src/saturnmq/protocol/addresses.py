@@ -10,6 +10,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 _LENGTH_MAX: Final = 64
+_VIP_PORT_STEP: Final = 2
+_PORT_DIGITS_MAX: Final = 5
 
 Address = IPv4Address | IPv6Address
 
@@ -55,3 +57,24 @@ def _parsed(text: str) -> Address | None:
     except ValueError:
         return None
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def vip_address(address: str) -> str:
+    """The address of a broker's VIP channel, a second port for clients: its port minus 2 (PR-31, ADM-10).
+
+    An address without port is returned as it is.
+    """
+    return _other_port(address, -_VIP_PORT_STEP)
+
+
+def plain_address(address: str) -> str:
+    """The address in the route, given that of the VIP channel; the inverse of `vip_address`."""
+    return _other_port(address, _VIP_PORT_STEP)
+
+
+def _other_port(address: str, step: int) -> str:
+    host, colon, port = address.rpartition(":")
+    valid_port = port.isdecimal() and len(port) <= _PORT_DIGITS_MAX
+    if not (colon and valid_port):
+        return address  # the call to it names the address as invalid
+    return f"{host}:{int(port) + step}"

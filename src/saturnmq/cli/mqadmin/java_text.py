@@ -13,7 +13,7 @@ from typing import Any, Final
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.versions import version_name as version_name
+from saturnmq.protocol.codes import version_name as version_name
 
 _DATE: Final = "%Y-%m-%d#%H:%M:%S:%f"
 

@@ -22,7 +22,7 @@ from saturnmq.client import hints
 from saturnmq.client.connection import forks
 from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
 from saturnmq.client.connection.credentials import with_key_file
-from saturnmq.client.connection.heartbeat import heartbeat_addresses, heartbeat_body
+from saturnmq.client.connection.heartbeat import SharedCalls, heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
 from saturnmq.client.connection.name_servers import NameServerList
 from saturnmq.client.connection.outages import Outages
@@ -30,11 +30,9 @@ from saturnmq.client.connection.remote import Remote
 from saturnmq.client.connection.replies import Replies
 from saturnmq.client.connection.route_suspicion import RouteSuspicion
 from saturnmq.client.connection.routes import RouteCache, TopicRoute
-from saturnmq.client.connection.shared_calls import SharedCalls
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
 from saturnmq.client.connection.url import ClientSettings
-from saturnmq.client.connection.vip_channel import plain_address, vip_address
 from saturnmq.client.errors import (
     BrokerNotExist,
     ClientError,
@@ -49,6 +47,7 @@ from saturnmq.client.selection import FaultTable
 from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, chance, reconnect_seconds
+from saturnmq.protocol.addresses import plain_address, vip_address
 from saturnmq.protocol.bodies import ClusterInfo, ConsumerData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
