@@ -48,3 +48,11 @@ def test_slow_answer_is_awaited_and_a_hanging_broker_is_not(hangs: bool) -> None
 
     took = virtualtime.run(work())
     assert SLOW_S <= took < SLOW_S + LISTING_SECONDS * (hangs + 1)
+
+
+@pytest.mark.loop(real=False)
+async def test_brokers_that_answer_at_once_are_asked_once() -> None:
+    offsets = TopicStatsTable({MessageQueue("t", "a", 0): TopicOffset(0, 1, 2)})
+    connection = ScriptedConnection(BROKERS, {RequestCode.GET_TOPIC_STATS_INFO: lambda address, ext: offsets})
+    assert (await Topics(connection).statistics("t")).offsets
+    assert connection.asked == [(address, RequestCode.GET_TOPIC_STATS_INFO) for address in BROKERS.values()]
