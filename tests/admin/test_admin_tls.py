@@ -88,7 +88,9 @@ async def test_servers_that_enforce_tls_refuse_plain_and_unsigned_requests(tmp_p
         async with Admin(name_servers, access=dataclasses.replace(allowed, tls=None)) as plain:
             with pytest.raises(SaturnError, match="closed by the peer"):
                 await plain.connection.cluster()
-        async with Admin(name_servers, access=dataclasses.replace(allowed, signer=None)) as unsigned:
+        async with Admin(
+            name_servers, access=dataclasses.replace(allowed, access_key=None, secret_key=None)
+        ) as unsigned:
             (address,) = (await unsigned.connection.masters("DefaultCluster")).values()
             with pytest.raises(SaturnError, match="accessKey"):
                 await unsigned.groups.all_on(address)

@@ -16,6 +16,8 @@ from certificates import write_certificate
 from harness import virtualtime
 from saturnmq import cli
 from saturnmq.admin.credentials import read_access
+from saturnmq.config.settings import load
+from saturnmq.net import TlsSettings
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC
 
@@ -148,12 +150,12 @@ def test_status_signs_with_tools_yml_and_connects_by_tls(
 ) -> None:
     certificate, key = write_certificate(tmp_path, "node")
     lines = {
-        "tls.enable": "true", "tls.server.mode": "enforcing", "tls.server.certPath": certificate, "tls.server.keyPath": key,
-        "tls.client.trustCertPath": certificate, "brokerName": "ignored",
+        "tls.enable": "true", "tls.server.mode": "enforcing", "tls.server.certPath": str(certificate),
+        "tls.server.keyPath": str(key), "tls.client.trustCertPath": str(certificate), "brokerName": "ignored",
     }  # fmt: skip
     node = tmp_path / "node.conf"
     node.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    tls = read_access(config=node).tls
+    tls = load(TlsSettings, (str(node), lines)).settings
     write_accounts(tmp_path)
     home = tmp_path / "home"
     (home / "conf").mkdir(parents=True)

@@ -72,9 +72,8 @@ def test_client_and_administration_have_the_same_access(tmp_path: Path) -> None:
     settings, admin = client_of(args).settings, admin_of(args, timeout_ms=1000)
     assert (settings.tls, settings.tls_verify, settings.tls_ca) == (True, True, "/ca.pem")
     access = admin.connection.access
-    assert access.tls is not None and access.signer is not None
-    assert (access.tls.enable, access.tls.client_trust_path) == (True, "/ca.pem")
-    assert access.signer.settings["access_key"] == settings.access_key == "named"
+    assert access.access_settings == settings.access_settings and access.access_key == "named"
+    assert (access.tls_settings.enable, access.tls_settings.client_trust_path) == (True, "/ca.pem")
     assert admin.connection.name_servers == settings.name_servers == ("ns-a:9876", "ns-b:1")
 
 

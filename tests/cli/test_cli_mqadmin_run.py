@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import http.server
 import io
@@ -16,9 +17,11 @@ import pytest
 from admincli import AdminCli
 from test_cli_help import seconds_of
 
+from saturnmq.admin.connection import AdminConnection
+from saturnmq.cli.cluster import admin_of, name_cluster
 from saturnmq.cli.commands import ADMIN
 from saturnmq.cli.mqadmin import run
-from saturnmq.cli.mqadmin.options import COMMON, AdminOptions, Opt, WrongOptions, parse
+from saturnmq.cli.mqadmin.options import COMMON, Opt, WrongOptions, parse
 from saturnmq.cli.mqadmin.output import frame
 from saturnmq.cli.mqadmin.table import COMMANDS
 
@@ -146,8 +149,15 @@ def address_server() -> Iterator[str]:
         thread.join()
 
 
-def name_servers(values: dict[str, str]) -> object:
-    return asyncio.run(run.cluster_of(AdminOptions(values), run.Common())).name_servers
+async def connected(name_servers: str = "") -> tuple[AdminConnection, str]:
+    """What a command connects to, and the option or variable that names it."""
+    args = argparse.Namespace(name_servers=name_servers, config=None, tools_yml=None, signature="v1")
+    source = await name_cluster(args)
+    return admin_of(args).connection, source
+
+
+def name_servers(option: str = "") -> str:
+    return ";".join(asyncio.run(connected(option))[0].name_servers)
 
 
 @pytest.mark.spec("ADM-03")
@@ -156,23 +166,30 @@ def test_name_servers_of_option_environment_address_server_default(
 ) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     monkeypatch.delenv("SATURNMQ_URL", raising=False)
-    assert name_servers({}) == "127.0.0.1:9876"
+    assert name_servers() == "127.0.0.1:9876"
     monkeypatch.setenv("SATURNMQ_ADDRESS_SERVER", address_server)
-    assert name_servers({}) == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert name_servers() == "10.0.0.1:9876;10.0.0.2:9876"
     monkeypatch.setenv("NAMESRV_ADDR", "from-environment:9876")
-    assert name_servers({}) == "from-environment:9876"
-    assert name_servers({"n": "given:1;given:2"}) == "given:1;given:2"
+    assert name_servers() == "from-environment:9876"
+    assert name_servers("given:1;given:2") == "given:1;given:2"
 
 
 def test_admin_commands_use_the_url_that_other_commands_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "another:9876")
     monkeypatch.setenv("SATURNMQ_URL", "rmqs://key:secret@of-url:9876")
-    chosen = asyncio.run(run.cluster_of(AdminOptions({}), run.Common()))
-    assert chosen.name_servers == ("of-url:9876",) and "SATURNMQ_URL" in str(chosen)
-    assert "secret" not in str(chosen) and chosen.access.signer is not None
-    assert chosen.access.tls is not None and chosen.access.tls.enable
-    other = asyncio.run(run.cluster_of(AdminOptions({"n": "given:1"}), run.Common()))
-    assert other.name_servers == "given:1" and other.access.tls is None and other.access.signer is None
+    connection, source = asyncio.run(connected())
+    assert connection.name_servers == ("of-url:9876",) and source == "variable SATURNMQ_URL"
+    assert connection.access.access_settings == {"access_key": "key", "secret_key": "secret", "tls": True}
+    assert "secret" not in repr(connection.access).replace("cluster_secret", "")
+    other, source = asyncio.run(connected("given:1"))
+    assert other.name_servers == ("given:1",) and other.access.access_settings == {} and source == "option -n"
+
+
+def test_admin_commands_sign_with_the_account_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATURNMQ_ACCESS_KEY", "key")
+    monkeypatch.setenv("SATURNMQ_SECRET_KEY", "secret")
+    access = asyncio.run(connected("given:1"))[0].access
+    assert access.access_settings == {"access_key": "key", "secret_key": "secret"} and access.signer is not None
 
 
 def test_change_shows_its_cluster_and_why_on_stderr(admin_cli: AdminCli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ async def test_ledger_group_shows_its_members_and_hands_over_after_a_preview(
 async def test_tls_is_switched_only_where_the_name_server_speaks_it(console: Open, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path, "namesrv")
     served = TlsSettings(server_cert_path=str(certificate), server_key_path=str(key))
-    access = AdminAccess(TlsSettings(client_trust_path=str(certificate)))
+    access = AdminAccess(tls_ca=str(certificate))
     plain, both = (
         NameServer(NameServerSettings(), NetSettings()),
         NameServer(NameServerSettings(), NetSettings(), tls=served),
@@ -154,7 +154,7 @@ async def test_tls_is_switched_only_where_the_name_server_speaks_it(console: Ope
             assert "<dt>TLS</dt><dd>on</dd>" in page and "online" in page
             del form["tls"]
             assert (await one.browser.post("/do/name-servers", data=form)).status_code == 303
-            assert not one.services.admin.connection.tls and not one.services.preview.connection.tls
+            assert not one.services.admin.connection.access.tls and not one.services.preview.connection.access.tls
     finally:
         await plain.stop()
         await both.stop()

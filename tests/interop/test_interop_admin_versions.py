@@ -13,7 +13,6 @@ from peers import Peer
 
 from harness.adminsmoke import check_operations, eventually
 from saturnmq.admin import Admin, AdminAccess
-from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError
@@ -64,7 +63,7 @@ def run(cluster: Peer, work: Callable[[Admin, str], Awaitable[None]], access: Ad
 
 
 def signed(version: str = "v1", secret: str = ACCOUNT[1]) -> AdminAccess:
-    return AdminAccess(signer=Signer(ACCOUNT[0], secret, version=version))
+    return AdminAccess(access_key=ACCOUNT[0], secret_key=secret, signature=version)
 
 
 async def refused(call: Awaitable[Any]) -> ResponseError:

@@ -20,8 +20,7 @@ from saturnmq.client.connection.routes import check_route
 from saturnmq.client.connection.url import parse_addresses
 from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
-from saturnmq.net import RemotingClient
-from saturnmq.net.tls import TlsSettings
+from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.addresses import vip_address
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
@@ -85,6 +84,7 @@ class AdminConnection:
     ) -> None:
         self.name_servers: tuple[str, ...] = tuple(parse_addresses(name_servers))
         self.access = access or AdminAccess()
+        self._signer = self.access.signer
         self.timeout_ms = timeout_ms
         self.vip_channel = vip_channel
         # Brokers that did not answer a request, by address, with the last error; a command reports them.
@@ -98,7 +98,7 @@ class AdminConnection:
     def client(self) -> RemotingClient:
         """The transport; it is made at the first use, on the running event loop."""
         if self._client is None:
-            self._client = self.access.client()
+            self._client = RemotingClient(settings=NetSettings(), tls=self.access.tls_settings)
         return self._client
 
     async def messaging(self) -> Client:
@@ -111,7 +111,7 @@ class AdminConnection:
                 timeout=self.timeout_ms / 1000,
                 api_timeout_ms=self.timeout_ms,
                 vip_channel=self.vip_channel,
-                **self.access.client_settings(),
+                **self.access.access_settings,
             )
             await self._messaging.start()
         return self._messaging
@@ -123,9 +123,8 @@ class AdminConnection:
         """
         before = self.name_servers, self.vip_channel, self.access, self._client
         self.name_servers, self.vip_channel = tuple(parse_addresses(name_servers)), vip_channel
-        if tls is not None and tls != self.tls:
-            settings = replace(self.access.tls or TlsSettings(), enable=tls)
-            self.access, self._client = replace(self.access, tls=settings), None
+        if tls is not None and tls != self.access.tls:
+            self.access, self._client = replace(self.access, tls=tls), None
         try:
             await self.cluster()
         except BaseException:
@@ -139,11 +138,6 @@ class AdminConnection:
         messaging, self._messaging = self._messaging, None
         if messaging is not None:
             await messaging.stop()
-
-    @property
-    def tls(self) -> bool:
-        """Whether connections use TLS."""
-        return self.access.tls is not None and self.access.tls.enable
 
     async def close(self) -> None:
         """Close all connections."""
@@ -184,6 +178,8 @@ class AdminConnection:
         """
         where = vip_address(address) if self.vip_channel and not main_port else address
         command = Command(code, ext=_ext(header), body=body, language=language)
+        if self._signer is not None:
+            self._signer.sign(command)
         try:
             with client_errors(where):
                 answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)

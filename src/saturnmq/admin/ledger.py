@@ -96,7 +96,7 @@ async def transfer_leadership(group: str, peers: str, to: str, access: AdminAcce
     if to not in members:
         raise ConfigError(f"--to {to} is not a member; the peers are {', '.join(members)}")
     access = access or AdminAccess()
-    tool = GroupTool(group, members, tls=access.tls, secret=access.cluster_secret)
+    tool = GroupTool(group, members, tls=access.tls_settings, secret=access.cluster_secret)
     try:
         with client_errors():
             return await tool.transfer(to)
@@ -123,7 +123,7 @@ async def change_members(
         except ValueError as error:
             raise ConfigError(f"--member {member}: a new member is named as id-host:port") from error
     access = access or AdminAccess()
-    tool = GroupTool(group, members, tls=access.tls, secret=access.cluster_secret)
+    tool = GroupTool(group, members, tls=access.tls_settings, secret=access.cluster_secret)
     try:
         with client_errors():
             return await tool.change(kind, name, address, dry_run=dry_run)

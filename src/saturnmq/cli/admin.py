@@ -12,22 +12,17 @@ import asyncio
 import dataclasses
 
 from saturnmq.admin import ledger
-from saturnmq.admin.credentials import AdminAccess, read_access
+from saturnmq.admin.credentials import read_access
+from saturnmq.cli.cluster import chosen_cluster
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show_rows, write
 from saturnmq.escaping import escaped
 from saturnmq.raft.core.messages import ChangeKind, Code
 
 
-def access_of(args: argparse.Namespace) -> AdminAccess:
-    """Credentials and certificates, as the options name them."""
-    return read_access(
-        tools=getattr(args, "tools_yml", None), config=args.config, signature=getattr(args, "signature", "v1")
-    )
-
-
 def run_status(args: argparse.Namespace) -> int:
     """Print the state of each broker of a group; exit code 3 unless the group is healthy."""
-    status = asyncio.run(ledger.group_status(args.name_servers, args.group, access_of(args)))
+    name_servers, access = chosen_cluster(args)
+    status = asyncio.run(ledger.group_status(name_servers, args.group, access))
     if args.json:
         emit(args.command.name, status.rows, well=status.healthy)
     else:
@@ -37,7 +32,7 @@ def run_status(args: argparse.Namespace) -> int:
 
 def run_transfer(args: argparse.Namespace) -> int:
     """Transfer the leadership of a group."""
-    code = asyncio.run(ledger.transfer_leadership(args.group, args.peers, args.to, access_of(args)))
+    code = asyncio.run(ledger.transfer_leadership(args.group, args.peers, args.to, read_access(config=args.config)))
     if args.json:
         emit(args.command.name, [{"to": args.to, "code": code.value, "name": code.name}])
     else:
@@ -61,7 +56,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def _change(args: argparse.Namespace, kind: ChangeKind) -> int:
-    access = access_of(args)
+    access = read_access(config=args.config)
     answer = asyncio.run(ledger.change_members(kind, args.group, args.peers, args.member, access, dry_run=args.dry_run))
     code, now = Code(answer.code), answer.members
     row = {

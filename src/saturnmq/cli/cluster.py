@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.runtime import loop_factory
@@ -20,79 +19,72 @@ if TYPE_CHECKING:
     from saturnmq.admin.admin import Admin
     from saturnmq.admin.credentials import AdminAccess
     from saturnmq.client.client import Client
-    from saturnmq.client.connection.url import ClientSettings
 
 DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
+ENV_ADDRESS_SERVER: Final = "SATURNMQ_ADDRESS_SERVER"
 GROUP: Final = "saturnmq-cli"
+
+
+async def name_cluster(args: argparse.Namespace) -> str:
+    """The option or variable that names the cluster of a command, for a line of output.
+
+    The list of an address server, which is asked only if nothing else is named, becomes the value of -n. Raises NoNameServer.
+    """
+    if args.name_servers:
+        return "option -n"
+    variables = (name for name in (ENV_URL, ENV_NAME_SERVERS, ENV_ADDRESS_SERVER) if os.environ.get(name, "").strip())
+    if (variable := next(variables, None)) is None:
+        return f"default, neither -n, {ENV_URL} nor {ENV_NAME_SERVERS} is set"
+    if variable == ENV_ADDRESS_SERVER:
+        from saturnmq.client.connection.address_server import fetch_addresses
+
+        args.name_servers = ";".join(await fetch_addresses(os.environ[variable].strip(), None))
+    return f"variable {variable}"
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """Settings of a Client by name. Raises ConfigError.
 
     NameServers: -n, or else SATURNMQ_URL, NAMESRV_ADDR, 127.0.0.1:9876. With -n, credentials of SATURNMQ_URL are not used: they
-    belong to another cluster.
+    belong to another cluster. Keys of --tools-yml override those of the environment, which override those of ROCKETMQ_HOME.
     """
+    return _settings_and_secret(args)[0]
+
+
+def _settings_and_secret(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from saturnmq.admin.credentials import read_access
+
     environment = dict(os.environ)
     if args.name_servers:
         environment.pop(ENV_URL, None)
         environment[ENV_NAME_SERVERS] = args.name_servers
-    elif not environment.get(ENV_URL) and not environment.get(ENV_NAME_SERVERS):
-        environment[ENV_NAME_SERVERS] = DEFAULT_NAME_SERVERS
+    elif not environment.get(ENV_URL, "").strip() and not environment.get(ENV_NAME_SERVERS, "").strip():
+        environment |= {ENV_URL: "", ENV_NAME_SERVERS: DEFAULT_NAME_SERVERS}
     settings = from_environment(environment)
-    if args.config or args.tools_yml or environment.get("ROCKETMQ_HOME"):
-        from saturnmq.admin.credentials import read_access
-
-        access_settings = read_access(tools=args.tools_yml, config=args.config).client_settings()
-        if "access_key" in settings and not args.tools_yml:  # those of the environment
-            access_settings = {name: value for name, value in access_settings.items() if name.startswith("tls")}
-        settings |= access_settings
-    return settings
+    access = read_access(tools=args.tools_yml, config=args.config, signature=getattr(args, "signature", "v1"))
+    of_files = access.access_settings
+    if "access_key" in settings and not args.tools_yml:  # those of the environment
+        of_files.pop("access_key", None)
+        of_files.pop("secret_key", None)
+    return settings | of_files, access.cluster_secret
 
 
-def admin_of(args: argparse.Namespace, *, timeout_ms: int) -> Admin:
-    """Administration of the cluster, with the same access as `client_of`. Raises ConfigError."""
+def admin_of(args: argparse.Namespace, **more: Any) -> Admin:
+    """Administration of the cluster, with the same access as `client_of`. more: keywords of Admin. Raises ConfigError."""
     from saturnmq.admin.admin import Admin
-    from saturnmq.client.connection.url import make_settings
 
-    settings = make_settings(settings_of(args))
-    return Admin(settings.name_servers, access=access_of(settings), timeout_ms=timeout_ms)
+    name_servers, access = chosen_cluster(args)
+    return Admin(name_servers, access=access, **more)
 
 
 def chosen_cluster(args: argparse.Namespace) -> tuple[str, AdminAccess]:
-    """NameServers and access of a command that serves or collects, chosen as by `settings_of`. Raises ConfigError."""
-    from saturnmq.admin.credentials import read_access
+    """NameServers and access for administration, chosen as by `settings_of`. Raises ConfigError."""
+    from saturnmq.admin.credentials import AdminAccess
     from saturnmq.client.connection.url import make_settings
 
-    settings = settings_of(args)
-    if args.signature != "v1":
-        settings["signature"] = args.signature
-    client_settings = make_settings(settings)
-    secret = read_access(tools=args.tools_yml, config=args.config).cluster_secret
-    return ";".join(client_settings.name_servers), replace(access_of(client_settings), cluster_secret=secret)
-
-
-def access_of(client_settings: ClientSettings) -> AdminAccess:
-    """Credentials and certificates of a client's settings, for administration."""
-    from saturnmq.admin.credentials import AdminAccess
-    from saturnmq.net import TlsSettings
-    from saturnmq.net.signer import Signer
-
-    tls = TlsSettings(
-        enable=client_settings.tls,
-        client_auth_server=client_settings.tls_verify,
-        client_trust_path=client_settings.tls_ca or "",
-        client_cert_path=client_settings.tls_cert or "",
-        client_key_path=client_settings.tls_key or "",
-    )
-    signer = None
-    if client_settings.access_key and client_settings.secret_key:
-        signer = Signer(
-            client_settings.access_key,
-            client_settings.secret_key,
-            client_settings.security_token or "",
-            client_settings.signature,
-        )
-    return AdminAccess(tls, signer)
+    values, secret = _settings_and_secret(args)
+    settings = make_settings(values)
+    return ";".join(settings.name_servers), AdminAccess(**settings.access_settings, cluster_secret=secret)
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:

@@ -81,7 +81,7 @@ async def name_servers(request: Request, page: Page) -> Response:
         states=states,
         error=SaturnError,
         vip_channel=admin.connection.vip_channel,
-        tls=admin.connection.tls,
+        tls=admin.connection.access.tls,
         view=view,
         problem=page.services.state.problem,
         silent=[] if view is None else [broker for broker in view.survey.brokers if broker.problem],

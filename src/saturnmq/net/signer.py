@@ -30,12 +30,6 @@ class Signer:
     def __repr__(self) -> str:
         return "<Signer>"
 
-    @property
-    def settings(self) -> dict[str, str]:
-        """The credentials as keywords of `saturnmq.Client`."""
-        credentials = {"access_key": self._access_key, "secret_key": self._secret.decode(), "signature": self._version}
-        return credentials | ({"security_token": self._token} if self._token else {})
-
     def sign(self, command: Command) -> None:
         """Sign a request in place; a request that is sent again is signed again (ACL-19, SEC-10)."""
         if self._version == "v1":

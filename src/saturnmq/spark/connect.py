@@ -15,9 +15,10 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.sync.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class ConnectionOptions:
+class ConnectionOptions(ClusterAccess):
     """Identity of a client: two connections that differ in any field use two clients. Secrets are not in the repr.
 
     read_from: auto: the broker id that brokers suggest; master or slave: that one, or another of its name while it does not
@@ -41,17 +42,7 @@ class ConnectionOptions:
 
     name_server: str = ""
     pull_timeout_ms: int = 3000
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    tls: bool = False
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_verify: bool = True
-    security_token: str | None = field(default=None, repr=False)
     read_from: str = "auto"
-    signature: str = "v1"
-    key_file: str | None = None
 
     @property
     def connection(self) -> ConnectionOptions:
@@ -62,21 +53,7 @@ class ConnectionOptions:
         """Return a client that is not started. Raises ConfigError."""
         from saturnmq.client.client import Client  # not at import: most planners open no connection
 
-        servers = [part.strip() for part in self.name_server.replace(",", ";").split(";") if part.strip()]
-        return Client(
-            name_servers=servers,
-            timeout=self.pull_timeout_ms / 1000,
-            access_key=self.access_key,
-            secret_key=self.secret_key,
-            security_token=self.security_token,
-            signature=self.signature,
-            key_file=self.key_file,
-            tls=self.tls,
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            tls_verify=self.tls_verify,
-        )
+        return Client(name_servers=self.name_server, timeout=self.pull_timeout_ms / 1000, **self.access_settings)
 
 
 def _puller(client: Client, read_from: str) -> Puller:

@@ -420,14 +420,7 @@ def track(
     *,
     interval_ms: int = COMMIT_INTERVAL_MS,
     lag_table: str | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    security_token: str | None = None,
-    tls: bool = False,
-    tls_ca: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    tls_verify: bool = True,
+    **access: Any,
 ) -> Tracker:
     """Commit group offsets and record the lag of this session's streams from now on.
 
@@ -436,9 +429,9 @@ def track(
         tracker.stop()
 
     Stop the queries before the tracker, or `stop()` it to commit what was reported so far. interval_ms: time between commits.
+    access: credentials and TLS, fields of `ClusterAccess` such as access_key="..." or tls=True.
     """
-    options = ConnectionOptions(name_server, access_key=access_key, secret_key=secret_key, security_token=security_token,
-                                tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
+    options = ConnectionOptions(name_server, **access)
     tracker = Tracker(options, interval_ms=interval_ms, lag_table=lag_table)
     if is_connect(spark):
         # A Connect client drops its listeners when the response that adds one carries accumulators of earlier Python processes:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.client.connection.transaction_checks import end_command
 from saturnmq.client.errors import ConnectFailed
@@ -283,15 +283,7 @@ def answering(
     name_servers: str,
     decision_log: str,
     group: str,
-    *,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    security_token: str | None = None,
-    tls: bool = False,
-    tls_ca: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    tls_verify: bool = True,
+    **access: Any,
 ) -> Iterator[None]:
     """Answer brokers' check-backs about half messages of the group while the block runs: wrap the query with it, in the driver.
 
@@ -301,6 +293,7 @@ def answering(
 
     decision_log and group: options decisionLog and producerGroup of the write. Brokers discard halves that stay unanswered for
     about 15 checks, a minute apart. Halves that are decided and not acknowledged are logged at the start.
+    access: credentials and TLS, fields of `ClusterAccess` such as access_key="..." or tls=True.
     """
     log = DecisionLog(decision_log)
     waiting = log.open_ends() if log.folder.exists() else []
@@ -308,8 +301,7 @@ def answering(
         some = ", ".join(half.uniq for _, half in waiting[:10])
         logger.warning("decided half messages not acknowledged count=%d ids=%s; brokers will check them, or have moved them "
                        "to TRANS_CHECK_MAX_TIME_TOPIC", len(waiting), some)  # fmt: skip
-    connection = ConnectionOptions(name_servers, access_key=access_key, secret_key=secret_key, security_token=security_token,
-                                   tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, tls_verify=tls_verify)  # fmt: skip
+    connection = ConnectionOptions(name_servers, **access)
     client = connection.make_client()
     with linked(connection) as link:
         link.run(client.start())

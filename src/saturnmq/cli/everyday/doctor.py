@@ -63,8 +63,7 @@ async def _remote(args: argparse.Namespace) -> list[Finding]:
 
     seconds = QUICK_SECONDS if args.quick else SECONDS
     async with admin_of(args, timeout_ms=round(seconds * 1000)) as admin:
-        tls = admin.connection.access.tls
-        return await check_cluster(admin, seconds=seconds, tls=tls is not None and tls.enable)
+        return await check_cluster(admin, seconds=seconds, tls=admin.connection.access.tls)
 
 
 def _report(findings: list[Finding], args: argparse.Namespace) -> int:

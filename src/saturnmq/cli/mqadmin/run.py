@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from saturnmq.cli.mqadmin.call import AdminCommand, Call
 from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, AdminOptions, WrongOptions, help_text, parse
@@ -23,14 +23,7 @@ from saturnmq.escaping import escaped
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.signatures import SIGNATURES
 
-if TYPE_CHECKING:
-    from saturnmq.admin.credentials import AdminAccess
-
-ENV_URL: Final = "SATURNMQ_URL"
-NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
-ADDRESS_SERVER_VARIABLE: Final = "SATURNMQ_ADDRESS_SERVER"
 VIP_VARIABLE: Final = "SATURNMQ_VIP_CHANNEL"
-DEFAULT_NAME_SERVERS: Final = "127.0.0.1:9876"
 _SECONDS_MAX: Final = 86_400
 _FLAGS: Final = {
     "--json": "print one JSON document",
@@ -189,68 +182,20 @@ def _wrong(command: AdminCommand, error: WrongOptions, common: Common) -> int:
     return EXIT_FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The cluster of a command. source: the option or variable that names it."""
-
-    name_servers: str | tuple[str, ...]
-    source: str
-    access: AdminAccess
-
-    def __str__(self) -> str:
-        names = self.name_servers if isinstance(self.name_servers, str) else ";".join(self.name_servers)
-        return f"cluster: NameServer {names} ({self.source})"
-
-
-async def cluster_of(options: AdminOptions, common: Common) -> Chosen:
-    """NameServers of -n, else SATURNMQ_URL, else NAMESRV_ADDR, else an HTTP address server if one is named, else the local one.
-
-    As everywhere in the command line, SATURNMQ_URL brings its credentials and TLS, too (ADM-03, API-03). Raises ConfigError, and
-    NoNameServer for an address server that gives no list.
-    """
-    from saturnmq.admin import read_access
-
-    option = options.text(NAME_SERVERS.key)
-    if not option and os.environ.get(ENV_URL, "").strip():
-        from saturnmq.cli import cluster
-        from saturnmq.client.connection.url import make_settings
-
-        named = argparse.Namespace(name_servers="", config=common.config, tools_yml=common.tools_yml)
-        settings = make_settings(cluster.settings_of(named))
-        return Chosen(settings.name_servers, f"variable {ENV_URL}", cluster.access_of(settings))
-    access = read_access(tools=common.tools_yml, config=common.config, signature=common.signature)
-    if option:
-        return Chosen(option, "option -n", access)
-    variable = os.environ.get(NAME_SERVERS_VARIABLE, "").strip()
-    if variable:
-        return Chosen(variable, f"variable {NAME_SERVERS_VARIABLE}", access)
-    url = os.environ.get(ADDRESS_SERVER_VARIABLE, "").strip()
-    if not url:
-        return Chosen(
-            DEFAULT_NAME_SERVERS, f"default, neither -n, {ENV_URL} nor {NAME_SERVERS_VARIABLE} is set", access
-        )
-    from saturnmq.client.connection.address_server import fetch_addresses
-
-    return Chosen(await fetch_addresses(url, None), f"variable {ADDRESS_SERVER_VARIABLE}", access)
-
-
 async def _run(command: AdminCommand, options: AdminOptions, common: Common) -> int:
-    from saturnmq.admin import Admin
     from saturnmq.admin.connection import TIMEOUT_MS, UNKNOWN_CLUSTER, UnknownCluster
+    from saturnmq.cli.cluster import admin_of, name_cluster
 
-    cluster = await cluster_of(options, common)
-    if command.changes and not (common.quiet or common.json):
-        warn(escaped(str(cluster)))
     dry_run = (lambda line: warn(f"dry run: {line}")) if common.dry_run else None
     out = AdminOutput(command.name, as_json=common.json, dry_run=common.dry_run)
     function = command.load()
-    async with Admin(
-        cluster.name_servers,
-        access=cluster.access,
-        timeout_ms=common.timeout_ms or TIMEOUT_MS,
-        vip_channel=common.vip_channel,
-        dry_run=dry_run,
+    args = argparse.Namespace(**{**vars(common), "name_servers": options.text(NAME_SERVERS.key)})
+    source = await name_cluster(args)
+    async with admin_of(
+        args, timeout_ms=common.timeout_ms or TIMEOUT_MS, vip_channel=common.vip_channel, dry_run=dry_run
     ) as admin:
+        if command.changes and not (common.quiet or common.json):
+            warn(f"cluster: NameServer {';'.join(admin.connection.name_servers)} ({source})")
         while True:
             try:
                 with frame(bool(common.watch) and not common.json):

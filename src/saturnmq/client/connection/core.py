@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 
 from saturnmq.client import hints
 from saturnmq.client.connection import forks
+from saturnmq.client.connection.access import with_key_file
 from saturnmq.client.connection.address_server import FIRST_REFRESH_MS, REFRESH_MS, fetch_addresses
-from saturnmq.client.connection.credentials import with_key_file
 from saturnmq.client.connection.heartbeat import SharedCalls, heartbeat_addresses, heartbeat_body
 from saturnmq.client.connection.identity import MessageIds, client_id, local_ip
 from saturnmq.client.connection.name_servers import NameServerList

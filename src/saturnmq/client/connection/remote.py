@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from saturnmq.client.connection import forks
+from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.connection.route_suspicion import is_no_master
-from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.errors import CallTimeout, ConnectFailed
-from saturnmq.net import Connection, NetSettings, RemotingClient, TlsSettings
+from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net import errors as net_errors
 from saturnmq.net.connection import Handler
 from saturnmq.net.reconnection import Losses
-from saturnmq.net.signer import Signer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import BodyError
 from saturnmq.protocol.frames.command import Command
@@ -38,23 +37,15 @@ class Remote:
 
     def __init__(
         self,
-        settings: ClientSettings,
+        access: ClusterAccess,
         handler: Handler,
         on_failure: Callable[[str, bool], None] = lambda address, unresponsive: None,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._signer: Signer | None = None
-        if settings.access_key:
-            token = settings.security_token or ""
-            self._signer = Signer(settings.access_key, settings.secret_key or "", token, settings.signature)
-        tls = TlsSettings(
-            enable=settings.tls,
-            client_auth_server=settings.tls_verify,
-            client_trust_path=settings.tls_ca or "",
-            client_cert_path=settings.tls_cert or "",
-            client_key_path=settings.tls_key or "",
+        self._signer = access.signer
+        self._client = RemotingClient(
+            settings=NetSettings(), tls=access.tls_settings, handler=handler, listener=Losses(on_closed)
         )
-        self._client = RemotingClient(settings=NetSettings(), tls=tls, handler=handler, listener=Losses(on_closed))
         self._on_failure = on_failure
         self.generation = forks.watch(self)
 

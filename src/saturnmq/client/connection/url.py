@@ -16,18 +16,19 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote
 
 from saturnmq.client.compression import COMPRESSION_FLAGS, ZLIB_LEVEL_MAX, ZSTD_LEVEL_MAX
+from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.tracing import trace_topic_problem
 from saturnmq.config.settings import parse_duration_ms, parse_size, without_credentials
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.protocol.signatures import SIGNATURES
 
 DEFAULT_PORT: Final = 9876
+_SECRETS: Final = ("secret_key", "security_token", "tls_key_password")
 SCHEMES: Final = ("rmq", "rmqs", "rocketmq")
 ENV_URL: Final = "SATURNMQ_URL"
 ENV_NAME_SERVERS: Final = "NAMESRV_ADDR"
@@ -43,8 +44,8 @@ _AUTHORITY: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
-    """The settings of a Client: keywords of its constructor, keys of a URL.
+class ClientSettings(ClusterAccess):
+    """The settings of a Client, with those of ClusterAccess: keywords of its constructor, keys of a URL.
 
     Times have their unit in the name; `timeout` is in seconds, as in asyncio.
     """
@@ -55,17 +56,7 @@ class ClientSettings:
     # parts its time is divided among brokers that do not answer. What passes is retried until the timeout. 1: no retry at all.
     attempts: int = 3
     address_server: str | None = None  # PR-08: http(s) URL that returns the NameServer list; not used unless set
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
-    signature: str = "v1"  # SEC-10: "v2" only for SaturnMQ servers; Apache's and accounts of version 1 take "v1"
-    key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
     namespace: str | None = None  # PR-32
-    tls: bool = False
-    tls_verify: bool = True  # the server's certificate must be signed by a trusted CA and match its host name
-    tls_ca: str | None = None  # file of trusted CA certificates; default: the system's
-    tls_cert: str | None = None  # file of the client certificate, for servers that require one
-    tls_key: str | None = None  # file of its private key, if not in the same file
     instance: str | None = None  # second half of the client id, API-06
     unit: str | None = None  # PR-06
     vip_channel: bool = False  # PR-31 vipChannelEnabled
@@ -107,14 +98,7 @@ class ClientSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 problems.append(f"{name} is {value!r}, must be {low}..{high}")
-        if bool(self.access_key) != bool(self.secret_key):
-            problems.append("access_key and secret_key belong together, one of them is missing")
-        if self.security_token and not self.access_key:
-            problems.append("security_token is of no use without access_key and secret_key")
-        if self.signature not in SIGNATURES:
-            problems.append(f"signature is {self.signature!r:.40}, must be {' or '.join(SIGNATURES)}")
-        if self.tls_key and not self.tls_cert:
-            problems.append("tls_key is of no use without tls_cert")
+        problems += self.access_problems()
         for name in ("namespace", "instance", "unit"):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(r"[%|a-zA-Z0-9_.#-]{1,127}", value):
@@ -251,7 +235,7 @@ def _parse_value(key: str, text: str) -> Any:
     try:
         return parser(text)
     except ValueError as error:
-        shown = "the value" if key == "secret_key" else repr(text[:60])
+        shown = "the value" if key in _SECRETS else repr(text[:60])
         raise ConfigError(f"{key}: {shown} is not {_KINDS.get(parser, 'valid')}") from error
 
 
