@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from saturnmq.cli.commands import COMMANDS, COMMON, VERSION
-from saturnmq.cli.mqadmin.call import AdminCommand
 from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.output import EXIT_CODES
 from saturnmq.cli.table import CliCommand, Option, add_options, sentence
@@ -75,16 +74,15 @@ def lines_of(command: CliCommand) -> Iterator[str]:
         yield from table(actions(command.options))
 
 
-def admin_lines(command: AdminCommand) -> Iterator[str]:
+def admin_lines(command: CliCommand) -> Iterator[str]:
     """The section of one command in mqadmin's form."""
     yield from ("", f"## saturnmq admin {command.name}", "", sentence(command.help), "", f"    {command.example}", "")
     if command.aliases:
         yield from (f"Alias: {', '.join(f'`{alias}`' for alias in command.aliases)}.", "")
     yield from ("| option | meaning |", "|---|---|")
-    for one in command.all_options:
-        value = f" {one.long.upper()}" if one.value else ""
-        letter = f"-{one.letter}, " if one.letter else ""
-        yield f"| `{letter}--{one.long}{cell(value)}` | {cell(one.help)}{'; required' if one.required else ''} |"
+    for option in command.options:
+        value = f" {option.long.upper()}" if option.takes_value else ""
+        yield f"| `{', '.join(option.names)}{cell(value)}` | {cell(option.help)}{'; required' if option.is_required else ''} |"
 
 
 def page() -> str:

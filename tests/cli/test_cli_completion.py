@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from saturnmq.cli.commands import COMMANDS, COMMON
-from saturnmq.cli.everyday.completion import NAMES_SECONDS_MAX, SCRIPTS, admin_commands, candidates, words_of
+from saturnmq.cli.everyday.completion import NAMES_SECONDS_MAX, SCRIPTS, candidates, commands, words_of
 
 Cluster = Any
 NAMES = {"topics": ["orders", "orders-copy", "%RETRY%billing"], "groups": ["billing", "search"]}
@@ -23,7 +23,7 @@ def completed(line: str) -> list[str]:
     def names(kind: str, servers: str | None) -> list[str]:
         return [] if servers == "other" else NAMES[kind]
 
-    return candidates(words_of(line), [*COMMANDS, *admin_commands()], COMMON, names)
+    return candidates(words_of(line), commands(), COMMON, names)
 
 
 @pytest.mark.spec("CLI-01", "CLI-05")

@@ -27,9 +27,9 @@ def test_every_command_of_mqadmin_has_its_options() -> None:
         assert command is not None, name
         wanted = {letter: letters[at + 1 : at + 2] == ":" for at, letter in enumerate(letters) if letter != ":"}
         found = {
-            option.letter: option.value
+            option.key: option.takes_value
             for option in command.options
-            if not option.is_extension and option.letter != "n"
+            if not option.is_extension and option.key not in ("n", "h")
         }
         assert found == wanted, name
 
@@ -52,9 +52,9 @@ def test_every_command_requires_the_options_of_its_row() -> None:
         assert command is not None, row
         groups: dict[str, str] = {}
         for option in command.options:
-            if option.group:
-                groups[option.group] = "|".join(filter(None, (groups.get(option.group), option.letter)))
-        assert {option.letter for option in command.options if option.required} | set(groups.values()) == wanted, row
+            if option.exclusive:
+                groups[option.exclusive] = "|".join(filter(None, (groups.get(option.exclusive), option.key)))
+        assert {option.key for option in command.options if option.is_required} | set(groups.values()) == wanted, row
 
 
 @pytest.mark.spec("ADM-01")

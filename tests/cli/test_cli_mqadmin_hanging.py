@@ -9,8 +9,8 @@ import pytest
 from admincluster import AdminCluster, admin_cluster, silent_server
 
 from saturnmq.admin.connection import LISTING_SECONDS
-from saturnmq.cli.mqadmin.options import parse
-from saturnmq.cli.mqadmin.run import Common, _run
+from saturnmq.cli.mqadmin.options import parse, take_extensions
+from saturnmq.cli.mqadmin.run import _run
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.output import EXIT_FAILED, fail
 from saturnmq.protocol.bodies import MessageQueue, TopicConfig
@@ -52,7 +52,7 @@ async def exit_code(words: tuple[str, ...], servers: str) -> int:
     command = find(words[0])
     assert command is not None
     try:
-        return await _run(command, parse([*words[1:], "-n", servers], command.all_options), Common())
+        return await _run(command, parse([*words[1:], "-n", servers], command.options), take_extensions([])[0])
     except SaturnError as error:
         return fail(error, argparse.Namespace(debug=False, json=False), EXIT_FAILED)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from saturnmq.cli.mqadmin.options import COMMON, Opt, WrongOptions, help_text, parse
+from saturnmq.cli.mqadmin.options import HELP, NAME_SERVERS, WrongOptions, help_text, opt, parse
 
 OPTIONS = (
-    *COMMON,
-    Opt("t", "topic", "topic name", required=True),
-    Opt("b", "brokerAddr", "create topic to which broker", group="target"),
-    Opt("c", "clusterName", "create topic to which cluster", group="target"),
-    Opt("o", "order", "set topic's order(true|false)"),
-    Opt("a", "activeTopic", "print active topic only", value=False),
+    HELP,
+    NAME_SERVERS,
+    opt("t", "topic", "topic name", required=True),
+    opt("b", "brokerAddr", "create topic to which broker", group="target"),
+    opt("c", "clusterName", "create topic to which cluster", group="target"),
+    opt("o", "order", "set topic's order(true|false)"),
+    opt("a", "activeTopic", "print active topic only", value=False),
 )
 
 

@@ -21,7 +21,15 @@ from saturnmq.admin.connection import AdminConnection
 from saturnmq.cli.cluster import admin_of, name_cluster
 from saturnmq.cli.commands import ADMIN
 from saturnmq.cli.mqadmin import run
-from saturnmq.cli.mqadmin.options import COMMON, Opt, WrongOptions, parse
+from saturnmq.cli.mqadmin.options import (
+    COMMON_EXTENSIONS,
+    HELP,
+    NAME_SERVERS,
+    WrongOptions,
+    opt,
+    parse,
+    take_extensions,
+)
 from saturnmq.cli.mqadmin.output import frame
 from saturnmq.cli.mqadmin.table import COMMANDS
 
@@ -48,8 +56,8 @@ def test_names_and_aliases_match_in_any_case() -> None:
 
 
 def test_options_of_ours_collide_with_none_of_mqadmin() -> None:
-    ours = {name.lstrip("-") for name in (*run._FLAGS, *run._VALUED)}
-    assert all(one.long.strip() not in ours for command in COMMANDS for one in command.all_options)
+    ours = {each.long for each in COMMON_EXTENSIONS}
+    assert all(one.long.strip() not in ours for command in COMMANDS for one in command.options)
 
 
 def test_help_prints_what_is_ours_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,11 +104,12 @@ def test_only_listings_repeat(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 OPTIONS = (
-    *COMMON,
-    Opt("a", "all", "", value=False),
-    Opt("m", "more", "", value=False),
-    Opt("t", "topic", ""),
-    Opt("", "keep", "", value=False, is_extension=True),
+    HELP,
+    NAME_SERVERS,
+    opt("a", "all", "", value=False),
+    opt("m", "more", "", value=False),
+    opt("t", "topic", ""),
+    opt("", "keep", "", value=False, is_extension=True),
 )
 
 
@@ -207,10 +216,10 @@ def test_change_shows_its_cluster_and_why_on_stderr(admin_cli: AdminCli, monkeyp
 
 def test_vip_channel_of_option_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SATURNMQ_VIP_CHANNEL", raising=False)
-    assert not run.take_common([])[0].vip_channel
-    assert run.take_common(["--vip-channel"])[0].vip_channel
+    assert not take_extensions([])[0].vip_channel
+    assert take_extensions(["--vip-channel"])[0].vip_channel
     monkeypatch.setenv("SATURNMQ_VIP_CHANNEL", "True")
-    assert run.take_common([])[0].vip_channel
+    assert take_extensions([])[0].vip_channel
 
 
 # ---- a terminal

@@ -7,7 +7,6 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import command_lines
@@ -16,12 +15,12 @@ import pytest
 from command_lines import REPOSITORY, Named
 
 from saturnmq.cli.commands import COMMANDS, build_parser
-from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.options import WrongOptions, take_extensions
 from saturnmq.cli.mqadmin.options import parse as parse_options
-from saturnmq.cli.mqadmin.run import take_common
 from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.run import admin_words
+from saturnmq.cli.table import Option
 from saturnmq.spark import packing
 from saturnmq.spark.pipelines import NAMES
 
@@ -94,6 +93,11 @@ def parse(parser: argparse.ArgumentParser, words: list[str], *, whole: bool) -> 
     return argparse.Namespace(), []
 
 
+def optional_option(option: Option) -> Option:
+    """The option as one that need not be given."""
+    return option._replace(keywords=option.keywords | {"required": False}, exclusive="")
+
+
 def admin_problem(words: list[str], *, whole: bool) -> str | None:
     """What is wrong with the words after `saturnmq admin`, None if nothing is. whole: required options must be there."""
     if words[:1] == ["help"]:
@@ -103,9 +107,9 @@ def admin_problem(words: list[str], *, whole: bool) -> str | None:
     command = find(words[0])
     if command is None:
         return f"no command {words[0]}"
-    options = [option if whole else replace(option, required=False, group="") for option in command.all_options]
+    options = command.options if whole else [optional_option(option) for option in command.options]
     try:
-        parse_options(take_common(words[1:])[1], options)
+        parse_options(take_extensions(words[1:])[1], options)
     except WrongOptions as error:
         return error.message
     return None

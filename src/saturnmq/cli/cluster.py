@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import os
+from collections import ChainMap
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,13 +55,11 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
 def _settings_and_secret(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from saturnmq.admin.credentials import read_access
 
-    environment = dict(os.environ)
-    if args.name_servers:
-        environment.pop(ENV_URL, None)
-        environment[ENV_NAME_SERVERS] = args.name_servers
-    elif not environment.get(ENV_URL, "").strip() and not environment.get(ENV_NAME_SERVERS, "").strip():
-        environment |= {ENV_URL: "", ENV_NAME_SERVERS: DEFAULT_NAME_SERVERS}
-    settings = from_environment(environment)
+    address = args.name_servers
+    if not address and not any(os.environ.get(name, "").strip() for name in (ENV_URL, ENV_NAME_SERVERS)):
+        address = DEFAULT_NAME_SERVERS
+    named = {ENV_URL: "", ENV_NAME_SERVERS: address} if address else {}
+    settings = from_environment(ChainMap(named, os.environ))
     access = read_access(tools=args.tools_yml, config=args.config, signature=getattr(args, "signature", "v1"))
     of_files = access.access_settings
     if "access_key" in settings and not args.tools_yml:  # those of the environment

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_USAGE
         set_up_logging(debug=args.debug, quiet=args.quiet)
         implementation()
-        code = command.load()(args)
+        code: int = command.load()(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

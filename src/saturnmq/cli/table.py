@@ -22,11 +22,42 @@ _PORT_AFTER_P: Final = re.compile(r"unrecognized arguments: (\d+)$")
 
 
 class Option(NamedTuple):
-    """One option or argument. keywords: of `ArgumentParser.add_argument`. exclusive: of this group at most one is allowed."""
+    """One option or argument. keywords: of `ArgumentParser.add_argument`.
+
+    exclusive: of this group at most one is allowed, and of a command in mqadmin's form exactly one is required. is_extension: of a
+    command in mqadmin's form: not an option of mqadmin; it has a long name only, and the help text, which is Apache's, does not
+    show it.
+    """
 
     names: tuple[str, ...]
     keywords: dict[str, Any]
     exclusive: str = ""
+    is_extension: bool = False
+
+    @property
+    def key(self) -> str:
+        """The first name without dashes: the letter, if the option has one."""
+        return self.names[0].lstrip("-")
+
+    @property
+    def long(self) -> str:
+        """The last name without dashes."""
+        return self.names[-1].lstrip("-")
+
+    @property
+    def help(self) -> str:
+        """The meaning."""
+        return str(self.keywords["help"])
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the option must be given."""
+        return bool(self.keywords.get("required"))
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether a value follows."""
+        return self.keywords.get("action") != "store_true"
 
 
 def option(*names: str, exclusive: str = "", **keywords: Any) -> Option:
@@ -42,9 +73,12 @@ def flag(*names: str, exclusive: str = "", **keywords: Any) -> Option:
 class CliCommand(NamedTuple):
     """One row of the table.
 
-    name: the words after `saturnmq`, separated by blanks. function: `module:function`, imported when the command runs; it gets the
-    parsed options and returns an exit code. It is empty for a name under which further commands stand.
+    name: the words after `saturnmq`, separated by blanks; in mqadmin's form the word after `saturnmq admin`. function:
+    `module:function`, imported when the command runs; it gets the parsed options and returns an exit code. It is empty for a name
+    under which further commands stand.
     delegates: options other than the common ones are parsed by the function, which finds them in `args.unparsed`.
+    Of commands in mqadmin's form: changes: whether it changes something, and so knows --dry-run; listing: whether --watch is of
+    use; is_extension: not in Apache's list.
     """
 
     name: str
@@ -53,11 +87,15 @@ class CliCommand(NamedTuple):
     function: str = ""
     options: tuple[Option, ...] = ()
     delegates: bool = False
+    aliases: tuple[str, ...] = ()
+    changes: bool = False
+    listing: bool = False
+    is_extension: bool = False
 
-    def load(self) -> Callable[[argparse.Namespace], int]:
+    def load(self) -> Callable[..., Any]:
         """Import and return the function."""
         module, _, name = self.function.partition(":")
-        function: Callable[[argparse.Namespace], int] = getattr(import_module(module), name)
+        function: Callable[..., Any] = getattr(import_module(module), name)
         return function
 
 

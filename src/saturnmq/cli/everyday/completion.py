@@ -13,13 +13,10 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from saturnmq.cli.output import EXIT_DONE, write
 from saturnmq.cli.table import CliCommand, Option
-
-if TYPE_CHECKING:
-    from saturnmq.cli.mqadmin.options import Opt
 
 NAMES_SECONDS_MAX: Final = 0.3
 NAMES_MAX: Final = 1000
@@ -56,36 +53,22 @@ def run_completion(args: argparse.Namespace) -> int:
     if args.line is None:
         write(SCRIPTS[args.shell].rstrip("\n"))
         return EXIT_DONE
-    from saturnmq.cli.commands import COMMANDS, COMMON
-
-    commands = [*COMMANDS, *admin_commands()]
+    from saturnmq.cli.commands import COMMON
 
     def names(kind: str, name_servers: str | None) -> list[str]:
         return names_of_cluster(args, kind, name_servers)
 
-    for candidate in candidates(words_of(args.line), commands, COMMON, names):
+    for candidate in candidates(words_of(args.line), commands(), COMMON, names):
         write(candidate)
     return EXIT_DONE
 
 
-def admin_commands() -> list[CliCommand]:
-    """The commands in mqadmin's form as rows of the command table: names and options only."""
-    from saturnmq.cli.mqadmin.table import COMMANDS
+def commands() -> list[CliCommand]:
+    """All commands by their names after `saturnmq`, also those in mqadmin's form."""
+    from saturnmq.cli.commands import COMMANDS
+    from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 
-    def option(opt: Opt) -> Option:
-        names = [f"-{opt.letter}"] if opt.letter else []
-        return Option((*names, f"--{opt.long.strip()}"), {} if opt.value else {"action": "store_true"})
-
-    return [
-        CliCommand(
-            f"admin {command.name}",
-            command.help,
-            command.example,
-            command.function,
-            tuple(map(option, command.all_options)),
-        )
-        for command in COMMANDS
-    ]
+    return [*COMMANDS, *(row._replace(name=f"admin {row.name}") for row in ADMIN_COMMANDS)]
 
 
 def words_of(line: str) -> list[str]:
@@ -138,8 +121,7 @@ def _parsed(
         elif token.startswith("-"):
             options = [*(command.options if command else ()), *common]
             option = next((each for each in options if token in each.names), None)
-            takes = option is not None and option.keywords.get("action") != "store_true"
-            waiting = option if takes else None
+            waiting = option if option is not None and option.takes_value else None
         else:
             longer = f"{command.name} {token}" if command else token
             command = by_name.get(longer, command)

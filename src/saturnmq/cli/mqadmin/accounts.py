@@ -8,9 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import text_order
-from saturnmq.cli.mqadmin.output import Time
+from saturnmq.cli.mqadmin.output import Call, Time
 from saturnmq.config.settings import MASK
 from saturnmq.protocol.bodies import PlainAccessConfig
 

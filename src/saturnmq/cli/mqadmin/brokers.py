@@ -14,10 +14,9 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.admin.connection import MASTER_ID, ask_each, read_address
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import address_order, fixed, indented, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
-from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.cli.mqadmin.output import Call, Shown, Time
 from saturnmq.cli.output import EXIT_FAILED, warn
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import ConsumeQueueData, ConsumeStatsList

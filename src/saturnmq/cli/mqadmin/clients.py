@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.java_text import absent, version_name
-from saturnmq.cli.mqadmin.output import Shown
+from saturnmq.cli.mqadmin.output import Call, Shown
 from saturnmq.cli.output import warn
 
 _CLIENT: Final = "%-36s %-22s %-10s %s\n"

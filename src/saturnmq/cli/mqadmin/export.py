@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.files import make_own, write_file
 from saturnmq.cli.mqadmin.java_forms import indented
 from saturnmq.cli.mqadmin.java_text import version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.output import Call
 from saturnmq.protocol.errors import ConfigError
 
 FOLDER: Final = "/tmp/rocketmq/export"  # noqa: S108 - the default of Apache's tools; its owner is checked

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import text_order
 from saturnmq.cli.mqadmin.options import NAME_SERVERS
+from saturnmq.cli.mqadmin.output import Call
 from saturnmq.cli.output import warn
 from saturnmq.protocol.errors import SaturnError
 

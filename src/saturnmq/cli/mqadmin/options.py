@@ -8,13 +8,21 @@ Requirements: ADM-01, ADM-03, ADM-04.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+from saturnmq.cli.commands import COMMON
+from saturnmq.cli.table import Option, flag
 from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.signatures import SIGNATURES
 
+ENV_VIP_CHANNEL: Final = "SATURNMQ_VIP_CHANNEL"
+SECONDS_MAX: Final = 86_400
 HELP_WIDTH: Final = 110  # characters
 _DESCRIPTION_PAD: Final = 3
 
@@ -23,32 +31,85 @@ class WrongOptions(SaturnError):
     """Options that the command does not have, or required ones that are missing; the help text is printed."""
 
 
-@dataclass(frozen=True)
-class Opt:
-    """One option.
-
-    long: may end with a blank, which Apache's help prints; it is not typed. group: of the options with the same group name exactly
-    one is required, as with Commons CLI's OptionGroup. is_extension: not an option of mqadmin; it has a long name only,
-    and the help text, which is Apache's, does not show it.
-    """
-
-    letter: str
-    long: str
-    help: str
-    required: bool = False
-    value: bool = True
-    group: str = ""
-    is_extension: bool = False
-
-    @property
-    def key(self) -> str:
-        """The key under which its value is found: the letter, or the long name of an option without one."""
-        return self.letter or self.long
+def opt(
+    letter: str,
+    long: str,
+    help_text: str,
+    *,
+    required: bool = False,
+    value: bool = True,
+    group: str = "",
+    is_extension: bool = False,
+) -> Option:
+    """One option. long: may end with a blank, which Apache's help prints; it is not typed."""
+    names = (f"-{letter}", f"--{long}") if letter else (f"--{long}",)
+    keywords: dict[str, Any] = {"help": help_text, "required": required}
+    return Option(names, keywords if value else keywords | {"action": "store_true"}, group, is_extension)
 
 
-HELP: Final = Opt("h", "help", "Print help", value=False)
-NAME_SERVERS: Final = Opt("n", "namesrvAddr", "Name server address list, eg: '192.168.0.1:9876;192.168.0.2:9876'")
-COMMON: Final = (HELP, NAME_SERVERS)
+HELP: Final = opt("h", "help", "Print help", value=False)
+NAME_SERVERS: Final = opt("n", "namesrvAddr", "Name server address list, eg: '192.168.0.1:9876;192.168.0.2:9876'")
+
+
+def seconds(text: str) -> float:
+    """Parse a number of seconds, at most a day. Raises ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) <= SECONDS_MAX:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r:.80} must be seconds in 0..{SECONDS_MAX}")
+
+
+# Options that every command has beside those of mqadmin; they have long names only.
+COMMON_EXTENSIONS: Final = (
+    *COMMON,
+    flag("--dry-run", help="report changes on stderr instead of sending them"),
+    flag("--vip-channel", help=f"ask brokers at their port minus 2; also {ENV_VIP_CHANNEL}=true"),
+    Option(("--watch",), {"type": seconds, "default": 0.0, "help": "SECONDS: repeat a listing"}),
+    Option(
+        ("--tools-yml",),
+        {"type": Path, "help": "FILE: accessKey and secretKey (default: $ROCKETMQ_HOME/conf/tools.yml, if it exists)"},
+    ),
+    Option(
+        ("--signature",),
+        {"choices": SIGNATURES, "default": "v1", "help": "v1 or v2: how requests are signed; v2: SaturnMQ only (default v1)"},
+    ),
+    Option(("--config",), {"type": Path, "help": "FILE: a node's configuration file; its tls.* keys apply"}),
+    Option(("--timeout",), {"type": seconds, "default": 0.0, "help": "SECONDS: of one request (default 5)"}),
+)  # fmt: skip
+_EXTENSION_DEFAULTS: Final[dict[str, Any]] = {
+    each.long: each.keywords.get("default", None if each.takes_value else False) for each in COMMON_EXTENSIONS
+}
+_EXTENSION_BY_NAME: Final = {each.names[0]: each for each in COMMON_EXTENSIONS}
+
+
+def take_extensions(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The values of COMMON_EXTENSIONS, wherever they stand in a command line, and the other words. Raises WrongOptions."""
+    values = dict(_EXTENSION_DEFAULTS)
+    command_argv: list[str] = []
+    tokens = iter(argv)
+    for token in tokens:
+        name, equals, text = token.partition("=")
+        extension = _EXTENSION_BY_NAME.get(name)
+        if extension is None or (equals and not extension.takes_value):
+            command_argv.append(token)
+        elif extension.takes_value:
+            values[extension.long] = _value(extension, text if equals else next(tokens, None))
+        else:
+            values[extension.long] = True
+    values["vip-channel"] |= os.environ.get(ENV_VIP_CHANNEL, "").strip().lower() == "true"
+    return argparse.Namespace(**{name.replace("-", "_"): value for name, value in values.items()}), command_argv
+
+
+def _value(extension: Option, text: str | None) -> Any:
+    name, choices = extension.names[0], extension.keywords.get("choices")
+    if text is None:
+        raise WrongOptions(f"Missing argument for option: {name}")
+    if choices and text not in choices:
+        raise WrongOptions(f"{name} {text!r:.80} must be one of {', '.join(choices)}")
+    try:
+        return extension.keywords.get("type", str)(text)
+    except argparse.ArgumentTypeError as error:
+        raise WrongOptions(f"{name} {error}") from None
 
 
 class AdminOptions(Mapping[str, str]):
@@ -86,12 +147,12 @@ class AdminOptions(Mapping[str, str]):
         return default if value is None else value.strip().lower() == "true"
 
 
-def parse(tokens: Sequence[str], options: Sequence[Opt]) -> AdminOptions:
+def parse(tokens: Sequence[str], options: Sequence[Option]) -> AdminOptions:
     """Parse the words after a command's name. Raises WrongOptions naming the word and the nearest option.
 
     Of an option that is given twice the first value counts, as with Commons CLI.
     """
-    by_name = {name: option for option in options for name in (option.letter, option.long.strip()) if name}
+    by_name = {name.lstrip("-").strip(): option for option in options for name in option.names}
     values: dict[str, str] = {}
     at = 0
     while at < len(tokens):
@@ -99,7 +160,7 @@ def parse(tokens: Sequence[str], options: Sequence[Opt]) -> AdminOptions:
         at += 1
         for option, attached in matches:
             value = attached
-            if option.value and value is None:
+            if option.takes_value and value is None:
                 if at >= len(tokens) or _is_option(tokens[at], by_name):
                     raise WrongOptions(f"Missing argument for option: {option.key}")
                 value = tokens[at]
@@ -110,22 +171,22 @@ def parse(tokens: Sequence[str], options: Sequence[Opt]) -> AdminOptions:
     return AdminOptions(values)
 
 
-def _is_option(token: str, by_name: Mapping[str, Opt]) -> bool:
+def _is_option(token: str, by_name: Mapping[str, Option]) -> bool:
     return token.startswith("-") and token.lstrip("-") in by_name
 
 
-def _recognise(token: str, by_name: Mapping[str, Opt]) -> list[tuple[Opt, str | None]]:
+def _recognise(token: str, by_name: Mapping[str, Option]) -> list[tuple[Option, str | None]]:
     """The options that a word names, with the value of the last one if the word holds it. `-ab`: the flags a and b."""
     name, equals, value = token.lstrip("-").partition("=")
-    if token.startswith("-") and name in by_name and (by_name[name].value or not equals):
+    if token.startswith("-") and name in by_name and (by_name[name].takes_value or not equals):
         return [(by_name[name], value if equals else None)]
     if token.startswith("-") and not token.startswith("--"):
-        flags: list[tuple[Opt, str | None]] = []
+        flags: list[tuple[Option, str | None]] = []
         for at, letter in enumerate(token[1:], 2):
             option = by_name.get(letter)
             if option is None:
                 break
-            if option.value:
+            if option.takes_value:
                 return [*flags, (option, token[at:] or None)]
             flags.append((option, None))
         else:
@@ -136,11 +197,11 @@ def _recognise(token: str, by_name: Mapping[str, Opt]) -> list[tuple[Opt, str | 
     raise WrongOptions(f"Unrecognized option: {token!r:.120}{hint}")
 
 
-def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
-    missing = [option.letter for option in options if option.required and option.key not in values]
-    groups = {option.group for option in options if option.group}
+def _require(values: Mapping[str, str], options: Sequence[Option]) -> None:
+    missing = [option.key for option in options if option.is_required and option.key not in values]
+    groups = {option.exclusive for option in options if option.exclusive}
     for group in sorted(groups):
-        members = [option.letter for option in options if option.group == group]
+        members = [option.key for option in options if option.exclusive == group]
         selected = [letter for letter in members if letter in values]
         if not selected:
             missing.append(" | ".join(f"-{letter}" for letter in members))
@@ -155,12 +216,10 @@ def _require(values: Mapping[str, str], options: Sequence[Opt]) -> None:
 # ---- help, as HelpFormatter of Commons CLI 1.2 prints it
 
 
-def help_text(name: str, options: Sequence[Opt]) -> str:
+def help_text(name: str, options: Sequence[Option]) -> str:
     """The help of a command, 110 characters wide."""
-    ordered = sorted(
-        (option for option in options if not option.is_extension), key=lambda option: option.letter.lower()
-    )
-    heads = [f" -{option.letter},--{option.long}{' <arg>' * option.value}" for option in ordered]
+    ordered = sorted((option for option in options if not option.is_extension), key=lambda option: option.key.lower())
+    heads = [f" -{option.key},--{option.long}{' <arg>' * option.takes_value}" for option in ordered]
     column = max(map(len, heads)) + _DESCRIPTION_PAD
     usage = _usage(name, ordered)
     lines = _wrapped(usage, usage.index(" ") + 1)
@@ -169,23 +228,23 @@ def help_text(name: str, options: Sequence[Opt]) -> str:
     return "\n".join(lines)
 
 
-def _usage(name: str, ordered: Sequence[Opt]) -> str:
+def _usage(name: str, ordered: Sequence[Option]) -> str:
     """The usage line before it is wrapped. The second and later members of a group leave an empty word."""
     parts: list[str] = []
     groups_shown: set[str] = set()
     for option in ordered:
-        if not option.group:
-            parts.append(_usage_word(option) if option.required else f"[{_usage_word(option)}]")
-        elif option.group in groups_shown:
+        if not option.exclusive:
+            parts.append(_usage_word(option) if option.is_required else f"[{_usage_word(option)}]")
+        elif option.exclusive in groups_shown:
             parts.append("")
         else:
-            groups_shown.add(option.group)
-            parts.append(" | ".join(_usage_word(member) for member in ordered if member.group == option.group))
+            groups_shown.add(option.exclusive)
+            parts.append(" | ".join(_usage_word(member) for member in ordered if member.exclusive == option.exclusive))
     return f"usage: mqadmin {name} " + " ".join(parts)
 
 
-def _usage_word(option: Opt) -> str:
-    return f"-{option.letter}{' <arg>' * option.value}"
+def _usage_word(option: Option) -> str:
+    return f"-{option.key}{' <arg>' * option.takes_value}"
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -20,6 +20,8 @@ from saturnmq.cli.output import emit, show, warn, without_exception_name, write
 from saturnmq.escaping import escaped
 
 if TYPE_CHECKING:
+    from saturnmq.admin import Admin
+    from saturnmq.cli.mqadmin.options import AdminOptions
     from saturnmq.protocol.errors import SaturnError
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -86,6 +88,15 @@ class _Held(StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of a command, the argument of its function: its options, the administration library, and where to print."""
+
+    options: AdminOptions
+    admin: Admin
+    out: AdminOutput
 
 
 class AdminOutput:
@@ -160,7 +171,10 @@ class AdminOutput:
         else:
             write(((head or layout) % tuple(heading for heading, _ in columns)).rstrip("\n"))
             for row in rows:
-                write((layout % tuple(escaped(str(cell)) for cell in row)).rstrip("\n"))
+                cells = tuple(map(str, row))
+                if not "".join(cells).isprintable():
+                    cells = tuple(map(escaped, cells))
+                write((layout % cells).rstrip("\n"))
 
     def finish(self) -> None:
         """Print the JSON document; end a line of text on a terminal."""

@@ -9,21 +9,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from saturnmq.cli.mqadmin.call import Call
-from saturnmq.cli.mqadmin.options import Opt, WrongOptions
-from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.cli.mqadmin.options import WrongOptions
+from saturnmq.cli.mqadmin.output import Call, Shown, Time
 from saturnmq.protocol.errors import SaturnError
 
 if TYPE_CHECKING:
     from saturnmq.history.progress import Baseline, GroupChange
     from saturnmq.protocol.bodies import ConsumeStats
 
-SINCE: Final = Opt(
-    "", "since", "DURATION such as 2h: also how lag and consumption changed since then", is_extension=True
-)
-HISTORY: Final = Opt(
-    "", "history", "FILE of saturnmq collect or of the console (default history.db)", is_extension=True
-)
 DEFAULTS: Final = (Path("history.db"), Path("console") / "history.db")
 LAYOUT: Final = "  %-19s  %-10s  %-10s  %-10s  %s"
 COLUMNS: Final = (
@@ -35,9 +28,9 @@ _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 def baseline_of(call: Call) -> Baseline | None:
     """The baseline that --since compares with, None without the option. Raises WrongOptions, SaturnError if there is no history."""
-    text = call.options.text(SINCE.key)
+    text = call.options.text("since")
     if not text:
-        if HISTORY.key in call.options:
+        if "history" in call.options:
             raise WrongOptions("--history belongs to --since")
         return None
     from saturnmq.config.settings import parse_duration_ms
@@ -47,7 +40,7 @@ def baseline_of(call: Call) -> Baseline | None:
         seconds = parse_duration_ms(text) / 1000
     except ValueError as error:
         raise WrongOptions(f"--since {text!r:.40} {error}") from None
-    path = _file(call.options.text(HISTORY.key))
+    path = _file(call.options.text("history"))
     since = int(time.time() - seconds)
     with History(path) as history:
         baseline = Baseline.read(history, max(since, 0))

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from typing import Final
 
 from saturnmq.admin.topics import entries_by_broker, master_of, merged_config
-from saturnmq.cli.mqadmin.call import Call
 from saturnmq.cli.mqadmin.java_forms import address_order, compact, indented, queue_order, text_order
 from saturnmq.cli.mqadmin.options import WrongOptions
-from saturnmq.cli.mqadmin.output import Shown, Time
+from saturnmq.cli.mqadmin.output import Call, Shown, Time
 from saturnmq.cli.output import EXIT_FAILED
 from saturnmq.protocol.bodies import MessageQueue, TopicConfig, TopicRouteData
 from saturnmq.protocol.errors import ConfigError, SaturnError

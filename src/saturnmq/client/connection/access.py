@@ -75,8 +75,7 @@ class ClusterAccess:
     @property
     def access_settings(self) -> dict[str, Any]:
         """The fields of this class, without those of extensions, that are not the default: keywords of `saturnmq.Client`."""
-        values = {item.name: (getattr(self, item.name), item.default) for item in fields(ClusterAccess)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        return {name: value for name, default in _DEFAULTS.items() if (value := getattr(self, name)) != default}
 
     def access_problems(self) -> list[str]:
         """Fields that do not go together, one sentence each."""
@@ -90,6 +89,9 @@ class ClusterAccess:
         if self.tls_key and not self.tls_cert:
             problems.append("tls_key is of no use without tls_cert")
         return problems
+
+
+_DEFAULTS: Final = {item.name: item.default for item in fields(ClusterAccess)}
 
 
 def access_of_tls(tls: TlsSettings) -> dict[str, Any]:
