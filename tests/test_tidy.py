@@ -25,6 +25,7 @@ TOP_LEVEL = {
     "tasks.py",
     "descriptors.py",
     "durable.py",
+    "errors.py",
     "escaping.py",
     "slices.py",
     "statistics.py",

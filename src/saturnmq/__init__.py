@@ -37,26 +37,6 @@ if TYPE_CHECKING:
     from saturnmq.client.consumer.batch import Batch as Batch
     from saturnmq.client.consumer.consumer import Consumer as Consumer
     from saturnmq.client.consumer.listener import Retry as Retry
-    from saturnmq.client.errors import AlreadySettled as AlreadySettled
-    from saturnmq.client.errors import CallTimeout as CallTimeout
-    from saturnmq.client.errors import ClientError as ClientError
-    from saturnmq.client.errors import Closed as Closed
-    from saturnmq.client.errors import ConnectFailed as ConnectFailed
-    from saturnmq.client.errors import ConsumerStopped as ConsumerStopped
-    from saturnmq.client.errors import DecodeError as DecodeError
-    from saturnmq.client.errors import EncodeError as EncodeError
-    from saturnmq.client.errors import ForkedClient as ForkedClient
-    from saturnmq.client.errors import MessageRefused as MessageRefused
-    from saturnmq.client.errors import NoNameServer as NoNameServer
-    from saturnmq.client.errors import OffsetOutOfRange as OffsetOutOfRange
-    from saturnmq.client.errors import PartialSend as PartialSend
-    from saturnmq.client.errors import ProducerStopped as ProducerStopped
-    from saturnmq.client.errors import ReplyTimeout as ReplyTimeout
-    from saturnmq.client.errors import RouteNotFound as RouteNotFound
-    from saturnmq.client.errors import SendFailed as SendFailed
-    from saturnmq.client.errors import TransactionRolledBack as TransactionRolledBack
-    from saturnmq.client.errors import Unsupported as Unsupported
-    from saturnmq.client.errors import WrongLoop as WrongLoop
     from saturnmq.client.filters import Filter as Filter
     from saturnmq.client.filters import sql as sql
     from saturnmq.client.filters import tag as tag
@@ -87,6 +67,26 @@ if TYPE_CHECKING:
     from saturnmq.client.trace.records import SubBefore as SubBefore
     from saturnmq.client.trace.records import TraceRecord as TraceRecord
     from saturnmq.client.tracing import TraceStats as TraceStats
+    from saturnmq.errors import AlreadySettled as AlreadySettled
+    from saturnmq.errors import CallTimeout as CallTimeout
+    from saturnmq.errors import ClientError as ClientError
+    from saturnmq.errors import Closed as Closed
+    from saturnmq.errors import ConnectFailed as ConnectFailed
+    from saturnmq.errors import ConsumerStopped as ConsumerStopped
+    from saturnmq.errors import DecodeError as DecodeError
+    from saturnmq.errors import EncodeError as EncodeError
+    from saturnmq.errors import ForkedClient as ForkedClient
+    from saturnmq.errors import MessageRefused as MessageRefused
+    from saturnmq.errors import NoNameServer as NoNameServer
+    from saturnmq.errors import OffsetOutOfRange as OffsetOutOfRange
+    from saturnmq.errors import PartialSend as PartialSend
+    from saturnmq.errors import ProducerStopped as ProducerStopped
+    from saturnmq.errors import ReplyTimeout as ReplyTimeout
+    from saturnmq.errors import RouteNotFound as RouteNotFound
+    from saturnmq.errors import SendFailed as SendFailed
+    from saturnmq.errors import TransactionRolledBack as TransactionRolledBack
+    from saturnmq.errors import Unsupported as Unsupported
+    from saturnmq.errors import WrongLoop as WrongLoop
     from saturnmq.protocol.bodies import MessageQueue as MessageQueue
     from saturnmq.protocol.codes import Confirmation as Confirmation
     from saturnmq.protocol.errors import ConfigError as ConfigError
@@ -100,7 +100,7 @@ _HOME: Final = {
     "saturnmq.client.client": ("Client",),
     "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
     "saturnmq.client.consumer.consumer": ("Consumer",),
-    "saturnmq.client.errors": (
+    "saturnmq.errors": (
         "AlreadySettled",
         "CallTimeout",
         "ClientError",

@@ -30,7 +30,6 @@ from saturnmq.client.connection.url import ClientSettings, FromSettings
 from saturnmq.client.consumer.batch import Batch as AsyncBatch
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.settings import ConsumerOptions
-from saturnmq.client.errors import Closed
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import ReceivedMessage
@@ -42,6 +41,7 @@ from saturnmq.client.sync.facade import blocking, converted, copied, direct, ite
 from saturnmq.client.sync.listeners import H, adapt, run_until_interrupted
 from saturnmq.client.sync.portal import PerProcess, portal
 from saturnmq.client.tracing import TraceStats
+from saturnmq.errors import Closed
 from saturnmq.protocol.bodies import MessageQueue
 
 __all__ = ["Batch", "Client", "Consumer", "Message", "Producer", "Puller", "Transaction"]

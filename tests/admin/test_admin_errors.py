@@ -14,9 +14,10 @@ from admincluster import admin_cluster, silent_server
 import saturnmq
 import saturnmq.admin
 import saturnmq.client
+import saturnmq.net
+from saturnmq import errors
 from saturnmq.admin import Admin
 from saturnmq.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, exit_code
-from saturnmq.client import errors
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import response_error
 
@@ -34,13 +35,14 @@ def error_names(package: Any) -> dict[str, set[type]]:
     return names
 
 
-def test_each_name_is_one_class_in_client_and_admin() -> None:
+def test_each_name_is_one_class_in_client_admin_and_net() -> None:
     public = {name: getattr(saturnmq, name) for name in dir(saturnmq)}
-    admin, client = error_names(saturnmq.admin), error_names(saturnmq.client)
-    assert {"ConnectFailed", "CallTimeout", "NoNameServer"} <= set(admin)
-    for name, classes in admin.items():
-        assert classes | client.get(name, set()) == classes and len(classes) == 1, (name, classes, client.get(name))
-        assert classes <= {public.get(name, next(iter(classes)))}, name
+    packages = [error_names(package) for package in (saturnmq.admin, saturnmq.client, saturnmq.net)]
+    assert all({"ConnectFailed", "CallTimeout", "SaturnError"} <= set(names) for names in packages)
+    for name in set().union(*packages):
+        classes = set().union(*(names.get(name, set()) for names in packages))
+        assert len(classes) == 1 and classes <= {public.get(name, next(iter(classes)))}, (name, classes)
+        assert getattr(errors, name, next(iter(classes))) in classes, name
     both = set(public) & set(saturnmq.admin.__all__)
     assert {"ConnectFailed", "CallTimeout", "NoNameServer", "ConfigError", "ResponseError", "SaturnError"} <= both
     for name in both:

@@ -24,7 +24,7 @@ from saturnmq.admin.monitoring import (
     UndoneMessages,
     WebhookListener,
 )
-from saturnmq.client.errors import ConnectFailed
+from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.bodies import Connection, ConsumerConnection, ConsumerRunningInfo, ConsumeStats
 from saturnmq.protocol.codes import OFFSET_MOVED_EVENT
 from saturnmq.protocol.errors import ConfigError

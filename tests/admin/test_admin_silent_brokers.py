@@ -10,7 +10,7 @@ from scriptedadmin import ScriptedConnection
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import SILENT_SECONDS, AdminConnection
 from saturnmq.admin.listings import runtime_values
-from saturnmq.client.errors import CallTimeout
+from saturnmq.errors import CallTimeout
 from saturnmq.protocol.bodies import ConsumerRunningInfo, KVTable
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command

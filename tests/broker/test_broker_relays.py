@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from saturnmq.broker.state.relays import CALLS_MAX, Relays
+from saturnmq.errors import NoPermit
 from saturnmq.net import CallTimeout
-from saturnmq.net.errors import NoPermit
 from saturnmq.protocol.errors import ResponseError
 
 

@@ -21,9 +21,9 @@ from chaosproxy import pause
 
 from harness.history.operations import FAIL, OK, UNKNOWN, result_of
 from saturnmq import Client, SendStatus
-from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller.puller import PullStatus
 from saturnmq.client.receipt import TransactionState
+from saturnmq.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData

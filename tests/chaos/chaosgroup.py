@@ -20,8 +20,8 @@ from chaosproxy import Network, pause
 
 from harness.history.operations import FAIL, OK, UNKNOWN, History
 from ports import free_ports
+from saturnmq.errors import ConnectFailed
 from saturnmq.net.client import RemotingClient
-from saturnmq.net.errors import ConnectFailed
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command

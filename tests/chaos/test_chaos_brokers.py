@@ -15,7 +15,7 @@ from chaosrun import HEARTBEAT_MS, LONG, RUN_SECONDS_MAX, a_run, check_promise, 
 
 from harness.gate.goals import RTO_P95_MS, rows
 from saturnmq import Client
-from saturnmq.client.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
+from saturnmq.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.testing import EmbeddedBroker

@@ -17,8 +17,8 @@ from typing import Any, Final
 import saturnmq.sync
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.cli.settings import read_properties
-from saturnmq.client.errors import ClientError
 from saturnmq.config.settings import load
+from saturnmq.errors import ClientError
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings
 from saturnmq.store import StoreProfile, StoreSettings

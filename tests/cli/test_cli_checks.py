@@ -13,7 +13,7 @@ import certificates
 from saturnmq.cli.everyday.checks import cluster, host
 from saturnmq.cli.everyday.checks.certificates import certificate_end, not_after
 from saturnmq.cli.everyday.checks.finding import Finding, Result
-from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error

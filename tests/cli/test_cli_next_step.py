@@ -13,7 +13,7 @@ from saturnmq.cli import console, servers
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.next_step import _BY_CODE, DEBUG, next_step
 from saturnmq.cli.output import without_exception_name
-from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, response_error
 

@@ -15,7 +15,7 @@ from runbooks import FAST, SECONDS_MAX, Cli, Live, Runbook, Servers, until
 import saturnmq.sync
 from saturnmq.cli import main
 from saturnmq.cli.mqadmin import files
-from saturnmq.client.errors import ClientError
+from saturnmq.errors import ClientError
 from saturnmq.protocol.codes import ResponseCode
 
 TOPIC, GROUP = "orders", "billing"

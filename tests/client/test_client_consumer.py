@@ -29,8 +29,8 @@ from saturnmq import (
 )
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.send_back import level_for
-from saturnmq.client.errors import GroupInUse
 from saturnmq.client.message import next_attempt
+from saturnmq.errors import GroupInUse
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties

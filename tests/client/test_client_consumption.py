@@ -41,9 +41,9 @@ from saturnmq.client.consumer import consumer as consumer_module
 from saturnmq.client.consumer import running_info
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
-from saturnmq.client.errors import GroupInUse
 from saturnmq.client.filters import Filter, subscription_data
 from saturnmq.client.hooks import FAILED_PREFIX
+from saturnmq.errors import GroupInUse
 from saturnmq.protocol.bodies import (
     BrokerData,
     Connection,

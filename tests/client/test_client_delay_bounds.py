@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saturnmq.client.delays import Delay, delay_of
-from saturnmq.client.errors import MessageRefused
+from saturnmq.errors import MessageRefused
 from saturnmq.protocol.codes import PropertyKey
 
 NOW_MS = 1_700_000_000_000

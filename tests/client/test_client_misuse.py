@@ -19,7 +19,7 @@ from saturnmq import (
     ResponseError,
     RouteNotFound,
 )
-from saturnmq.client.errors import NotStarted
+from saturnmq.errors import NotStarted
 from saturnmq.testing import EmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]

@@ -13,7 +13,7 @@ import pytest
 from saturnmq import Client, MessageQueue
 from saturnmq.client.consumer import offsets as module
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
-from saturnmq.client.errors import ClientError
+from saturnmq.errors import ClientError
 from saturnmq.protocol.bodies import ResetOffsetBody
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ResponseError

@@ -10,8 +10,8 @@ import pytest
 
 from saturnmq import Client
 from saturnmq.client.consumer import assigned_queue
-from saturnmq.client.errors import ConnectFailed
 from saturnmq.client.puller.puller import pull_result
+from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError

@@ -18,8 +18,8 @@ from saturnmq.client.consumer.assigned_queue import FLOW_CONTROL_DELAY_S, QueueG
 from saturnmq.client.consumer.member import ConsumerMember
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.settings import ConsumerSettings
-from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.puller.puller import PullStatus, pull_result
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Ack, Client, Closed, Message, MessageQueue, MessageRefused, SaturnError, bytes_codec, str_codec
-from saturnmq.client.errors import ReplyTimeout
+from saturnmq.errors import ReplyTimeout
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage

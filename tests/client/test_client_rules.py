@@ -21,7 +21,6 @@ from saturnmq.client.connection.routes import build_route, substitute_route
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.rebalance_strategies import average, average_by_circle
 from saturnmq.client.delays import Delay
-from saturnmq.client.errors import MessageRefused
 from saturnmq.client.filters import subscription_data, tag
 from saturnmq.client.producer.send_request import (
     BatchMessage,
@@ -37,6 +36,7 @@ from saturnmq.client.producer.send_request import (
 )
 from saturnmq.client.receipt import SendStatus
 from saturnmq.client.selection import FaultTable, RoundRobin, avoid_ms, key_hash, shard
+from saturnmq.errors import MessageRefused
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import BrokerData, HeartbeatData, MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, Confirmation, RequestCode

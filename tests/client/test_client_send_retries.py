@@ -19,8 +19,8 @@ from saturnmq import (
     SendFailed,
     TransactionState,
 )
-from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.producer.retries import MISSING_SECONDS
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.testing import BrokerFixture

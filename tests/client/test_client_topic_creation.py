@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saturnmq import Client
-from saturnmq.client.errors import MessageRefused, RouteNotFound
+from saturnmq.errors import MessageRefused, RouteNotFound
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, ResponseCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.frames.command import Command

@@ -28,7 +28,7 @@ from saturnmq import (
 )
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.connection import transaction_checks
-from saturnmq.client.errors import ConnectFailed, GroupInUse
+from saturnmq.errors import ConnectFailed, GroupInUse
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import CheckTransactionState, EndTransaction, decode_header

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from saturnmq.admin.survey import BrokerState, Survey
-from saturnmq.client.errors import CallTimeout
 from saturnmq.console.asking import AT_ONCE, PAGE_SECONDS, masters_of, within
 from saturnmq.console.state import View
+from saturnmq.errors import CallTimeout
 from saturnmq.protocol.errors import ConfigError
 
 

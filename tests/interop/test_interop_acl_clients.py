@@ -20,7 +20,7 @@ from peers import Peer
 import saturnmq.sync
 from harness.gate.peers import missing
 from saturnmq import Client, Outgoing, ResponseError
-from saturnmq.client.errors import SendFailed
+from saturnmq.errors import SendFailed
 from saturnmq.protocol.errors import SaturnError
 from waiting import until
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from saturnmq.net import CallTimeout, SendFailed
+from saturnmq.net import CallTimeout, ConnectFailed
 from saturnmq.net.calls import Calls
 from saturnmq.protocol.frames.command import Command
 
@@ -70,7 +70,7 @@ def test_calls_all_fail_at_once_when_connection_closes() -> None:
         calls.fail("reset")
         assert all(future.done() for future in futures)
         for future in futures:
-            with pytest.raises(SendFailed, match=r"connection to 192\.0\.2\.1:10911 is closed: reset"):
+            with pytest.raises(ConnectFailed, match=r"connection to 192\.0\.2\.1:10911 is closed: reset"):
                 await future
 
     run(work)

@@ -18,7 +18,6 @@ from saturnmq.net import (
     Connection,
     NetSettings,
     RemotingClient,
-    SendFailed,
     TooManyRequests,
 )
 from saturnmq.net.calls import Permits, next_opaque, opaques
@@ -87,7 +86,7 @@ async def test_ask_completes_times_out_and_fails_like_invoke() -> None:
         cut = p.client.ask(p.address, Command(10), 5000)
         assert cut is not None
         await p.server.stop()
-        with pytest.raises(SendFailed):
+        with pytest.raises(ConnectFailed):
             await cut
         assert p.client.ask(p.address, Command(10), 5000) is None
 
@@ -107,7 +106,7 @@ async def test_close_fails_pending_calls_before_output_drains() -> None:
         await asyncio.sleep(0)
     (connection,) = client.connections
     connection.close("test")
-    with pytest.raises(SendFailed, match="test"):
+    with pytest.raises(ConnectFailed, match="test"):
         await call
     assert connection.transport is not None, "its bytes are still under way"
     await client.close()
@@ -146,7 +145,7 @@ async def test_pending_calls_fail_at_once_when_peer_closes() -> None:
         for connection in list(p.server.connections):
             connection.close("test")
         results = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(r, SendFailed) for r in results), results
+        assert all(isinstance(r, ConnectFailed) for r in results), results
         assert p.client.async_permits.free == NetSettings().client_async_permits
 
 

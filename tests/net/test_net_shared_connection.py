@@ -18,7 +18,6 @@ from saturnmq.net import (
     Connection,
     NetSettings,
     RemotingClient,
-    SendFailed,
     TlsSettings,
 )
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -59,7 +58,7 @@ async def test_timed_out_call_keeps_connection_while_peer_responds() -> None:
         assert p.client.is_connected(p.address) and not waiting.done()
         with pytest.raises(CallTimeout):
             await p.call(Command(NEVER), timeout_ms=20)
-        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], SendFailed)
+        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ConnectFailed)
 
 
 @pytest.mark.spec("REM-18", "REM-19")
@@ -313,7 +312,7 @@ async def test_request_header_limit_is_below_response_header_limit() -> None:
 
     async with pair(ids) as p:
         assert len((await p.call(Command(QUICK, ext={"i": "x" * 200_000}))).ext["msgId"]) == 2_000_000
-        with pytest.raises(SendFailed):
+        with pytest.raises(ConnectFailed):
             await p.call(Command(QUICK, ext={"i": "x" * 300_000}))
     async with pair(ids, NetSettings(request_header_bytes_max=1_000_000)) as p:
         assert (await p.call(Command(QUICK, ext={"i": "x" * 300_000}))).code == 0

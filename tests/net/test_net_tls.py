@@ -13,7 +13,7 @@ from netpair import echo, pair
 
 from certificates import write_certificate
 from saturnmq.config.settings import load
-from saturnmq.net import NetSettings, SendFailed, TlsMode, TlsSettings, fairness
+from saturnmq.net import ConnectFailed, NetSettings, TlsMode, TlsSettings, fairness
 from saturnmq.net import tls as tls_module
 from saturnmq.net.tls import ContextHolder, TlsStream, client_context, server_context
 from saturnmq.protocol.errors import ConfigError
@@ -43,14 +43,14 @@ async def test_tls_mode_decides_which_connections_are_accepted(
             if works:
                 assert (await p.call(Command(10, body=body))).body == body
             else:
-                with pytest.raises(SendFailed):
+                with pytest.raises(ConnectFailed):
                     await p.call(Command(10, body=body))
 
 
 @pytest.mark.spec("REM-29")
 async def test_tls_connection_without_certificate_is_closed() -> None:
     async with pair(echo, client_tls=CLIENT) as p:
-        with pytest.raises(SendFailed):
+        with pytest.raises(ConnectFailed):
             await p.call(Command(10))
     async with pair(echo) as p:
         assert (await p.call(Command(10))).code == 0
@@ -146,7 +146,7 @@ async def test_server_can_require_client_certificate(certificate: Pair, tmp_path
     async with pair(echo, tls=server, client_tls=with_certificate) as p:
         assert (await p.call(Command(10))).code == 0
     async with pair(echo, tls=server, client_tls=CLIENT) as p:
-        with pytest.raises(SendFailed):
+        with pytest.raises(ConnectFailed):
             await p.call(Command(10))
 
 
@@ -314,7 +314,7 @@ async def test_client_verifies_the_server_by_default(certificate: Pair, tmp_path
         async with pair(echo, tls=server_tls("enforcing", server), client_tls=client) as p:
             try:
                 return (await p.call(Command(10))).code == 0
-            except SendFailed as error:
+            except ConnectFailed as error:
                 assert "certificate" in str(error), "the cause is named"
                 return False
 

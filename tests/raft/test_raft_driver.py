@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from raftgroup import FAST, Group, group
 
+from saturnmq.errors import CallTimeout, StartError
 from saturnmq.net.client import RemotingClient
-from saturnmq.net.errors import CallTimeout, StartError
 from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, DiskFull
 from saturnmq.protocol.frames.command import Command

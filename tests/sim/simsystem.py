@@ -40,9 +40,9 @@ from saturnmq import Client, SendStatus
 from saturnmq.broker import Broker, BrokerSettings, dledger
 from saturnmq.broker.dledger import DLedger
 from saturnmq.broker.forwarding import Forwarding
-from saturnmq.client.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.client.puller.puller import PullStatus
 from saturnmq.client.receipt import TransactionState
+from saturnmq.errors import BrokerNotExist, ConnectFailed, NoNameServer, RouteNotFound, SendFailed
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.bodies import MessageQueue, TopicRouteData

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from saturnmq.client.errors import ConnectFailed, RouteNotFound
+from saturnmq.errors import ConnectFailed, RouteNotFound
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.options import parse_options
 from saturnmq.spark.queue_state import QueueState

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from saturnmq.client.errors import ConnectFailed
 from saturnmq.client.receipt import TransactionState
+from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.frames.command import Command

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from saturnmq import Outgoing
-from saturnmq.client.errors import CallTimeout
 from saturnmq.client.puller.puller import PullResult, PullStatus
+from saturnmq.errors import CallTimeout
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error

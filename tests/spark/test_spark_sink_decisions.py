@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saturnmq.client.errors import ConnectFailed
 from saturnmq.client.receipt import TransactionState
+from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.frames.command import Command

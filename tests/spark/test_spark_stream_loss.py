@@ -13,7 +13,7 @@ from simulated_topics import KnownBounds, reader_of
 from saturnmq import Outgoing
 from saturnmq.admin.sync import Admin
 from saturnmq.client.connection.remote import Remote
-from saturnmq.client.errors import BrokerNotExist
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from simulated_topics import KnownBounds, SimulatedTopics, reader_of
 
-from saturnmq.client.errors import BrokerNotExist, ConnectFailed, RouteNotFound
+from saturnmq.errors import BrokerNotExist, ConnectFailed, RouteNotFound
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import stream
 from saturnmq.spark.fetch import DataLossError

@@ -16,7 +16,7 @@ from failover import Cluster, ledger, pair, running, wait_until
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from saturnmq import Outgoing
-from saturnmq.client.errors import BrokerNotExist
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.errors import StoreError
 from saturnmq.spark.ranges import from_offset
 from saturnmq.spark.source import BatchReader, RocketMQDataSource

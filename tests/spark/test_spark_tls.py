@@ -14,8 +14,8 @@ import pytest
 from certificates import write_certificate
 from saturnmq import Outgoing
 from saturnmq.broker import Broker, BrokerSettings
-from saturnmq.client.errors import NoNameServer, RouteNotFound
 from saturnmq.client.receipt import TransactionState
+from saturnmq.errors import NoNameServer, RouteNotFound
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.bodies import MessageQueue

@@ -5,7 +5,7 @@ Errors are those of the client, the same classes as in `saturnmq`.
 
 from saturnmq.admin.admin import Admin
 from saturnmq.admin.credentials import AdminAccess, read_access
-from saturnmq.client.errors import CallTimeout, ClientError, ConnectFailed, NoNameServer
+from saturnmq.errors import CallTimeout, ClientError, ConnectFailed, NoNameServer
 from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
 
 __all__ = [

@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack
 
 from saturnmq.admin.credentials import AdminAccess
-from saturnmq.client.connection.remote import client_errors
 from saturnmq.client.connection.routes import check_route
 from saturnmq.client.connection.url import parse_addresses
-from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
+from saturnmq.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.addresses import vip_address
 from saturnmq.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
@@ -181,9 +180,9 @@ class AdminConnection:
         if self._signer is not None:
             self._signer.sign(command)
         try:
-            with client_errors(where):
-                answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
+            answer = await self.client.invoke(where, command, self.timeout_ms if timeout_ms is None else timeout_ms)
         except (ConnectFailed, CallTimeout) as error:
+            error.broker = where
             self._not_answered(address, error)
             raise
         except asyncio.CancelledError:  # by the deadline of a listing

@@ -14,7 +14,6 @@ from typing import Any, Final
 from saturnmq.admin.connection import AdminConnection, ask_each
 from saturnmq.admin.credentials import AdminAccess
 from saturnmq.admin.listings import runtime_values
-from saturnmq.client.connection.remote import client_errors
 from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code
 from saturnmq.raft.ledger import check
@@ -98,8 +97,7 @@ async def transfer_leadership(group: str, peers: str, to: str, access: AdminAcce
     access = access or AdminAccess()
     tool = GroupTool(group, members, tls=access.tls_settings, secret=access.cluster_secret)
     try:
-        with client_errors():
-            return await tool.transfer(to)
+        return await tool.transfer(to)
     finally:
         await tool.close()
 
@@ -125,8 +123,7 @@ async def change_members(
     access = access or AdminAccess()
     tool = GroupTool(group, members, tls=access.tls_settings, secret=access.cluster_secret)
     try:
-        with client_errors():
-            return await tool.change(kind, name, address, dry_run=dry_run)
+        return await tool.change(kind, name, address, dry_run=dry_run)
     finally:
         await tool.close()
 

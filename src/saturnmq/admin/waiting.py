@@ -16,9 +16,9 @@ from typing import Final
 from saturnmq.admin.connection import AdminConnection
 from saturnmq.admin.messages import Messages
 from saturnmq.admin.queue_ranges import read_range
-from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_properties
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.bodies import (
     ConsumeQueueData,
     KVTable,

@@ -27,9 +27,9 @@ from saturnmq.broker.requests.table import FORWARDED, READER_ONLY, TABLE
 from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
 from saturnmq.broker.settings import BrokerSettings
+from saturnmq.errors import NoPermit
 from saturnmq.net import ConnectFailed, Connection
 from saturnmq.net.connection import ConnectionOwner
-from saturnmq.net.errors import NoPermit
 from saturnmq.net.later import settled
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
@@ -249,6 +249,8 @@ class Forwarding:
             else:
                 reply = await call
         except (ConnectFailed, NoPermit) as error:
+            if isinstance(error, ConnectFailed) and error.sent:
+                raise _AnswerLost(str(error)) from error
             log.debug("leader not reached leader=%s error=%s", leadership[0], error)
             return None
         except SaturnError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from saturnmq.client.errors import MessageRefused
+from saturnmq.errors import MessageRefused
 from saturnmq.protocol.codes import (
     DEFAULT_CONSUMER_GROUP,
     DEFAULT_PRODUCER_GROUP,

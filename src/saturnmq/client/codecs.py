@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from saturnmq.client.errors import DecodeError, EncodeError
+from saturnmq.errors import DecodeError, EncodeError
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.json_dialect import standard_dumps, standard_loads
 

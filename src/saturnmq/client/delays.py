@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from saturnmq.client.errors import MessageRefused
+from saturnmq.errors import MessageRefused
 from saturnmq.protocol.codes import PropertyKey
 
 # Delay of level 1..18 in seconds, the broker's default `messageDelayLevel` (DLY-01).

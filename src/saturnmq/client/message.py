@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from saturnmq.client import namespaces
 from saturnmq.client.codecs import Codec
 from saturnmq.client.compression import decompress
-from saturnmq.client.errors import ClientError, DecodeError
+from saturnmq.errors import ClientError, DecodeError
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, SysFlag
 from saturnmq.protocol.ids import offset_message_id

@@ -13,9 +13,9 @@ from saturnmq.admin.connection import MASTER_ID
 from saturnmq.admin.consumption import consumer_connection, merged_clients
 from saturnmq.admin.listings import group_offsets
 from saturnmq.admin.survey import GroupState
-from saturnmq.client.errors import CallTimeout
 from saturnmq.console.context import Page
 from saturnmq.console.state import View
+from saturnmq.errors import CallTimeout
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumeStats
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import SaturnError

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from saturnmq.admin.traces import MessageTrace
-from saturnmq.client.errors import RouteNotFound
 from saturnmq.console.context import Page
 from saturnmq.console.timeline import Bar, time_line
+from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.codes import TRACE_TOPIC
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.names import topic_problem

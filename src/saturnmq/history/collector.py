@@ -16,7 +16,7 @@ from typing import Final
 from saturnmq.admin import Admin
 from saturnmq.admin.survey import Survey, Surveyor
 from saturnmq.admin.system_names import is_system, is_system_group
-from saturnmq.client.errors import CallTimeout
+from saturnmq.errors import CallTimeout
 from saturnmq.escaping import quoted
 from saturnmq.history.file import STEP_SECONDS, History, Sample, Series
 from saturnmq.protocol.errors import SaturnError, StoreError

@@ -3,10 +3,10 @@
 Decodes frames and headers, but no bodies, and knows no request codes.
 """
 
+from saturnmq.errors import CallTimeout, ConnectFailed, StartError, TooManyRequests
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import BaseConnectionListener, ConnectionListener
-from saturnmq.net.errors import CallTimeout, ConnectFailed, SendFailed, StartError, TooManyRequests
 from saturnmq.net.later import Later
 from saturnmq.net.requests import RpcHook
 from saturnmq.net.server import CHOSEN_BY, RemotingServer
@@ -26,7 +26,6 @@ __all__ = [
     "RemotingClient",
     "RemotingServer",
     "RpcHook",
-    "SendFailed",
     "StartError",
     "TlsMode",
     "TlsSettings",

@@ -1,6 +1,6 @@
 """Calls to peers: opaque numbers, pending responses with their deadlines, and permits that bound concurrent calls.
 
-Invariants: every call completes exactly once, with a response, CallTimeout, SendFailed or cancellation, and is then no longer
+Invariants: every call completes exactly once, with a response, CallTimeout, ConnectFailed or cancellation, and is then no longer
 pending. A response completes only a call of the connection that it arrived on. Runs on the event loop.
 
 Requirements: REM-07, REM-16..REM-20, REM-22.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import Final
 
-from saturnmq.net.errors import CallTimeout, NoPermit, SendFailed, TooManyRequests
+from saturnmq.errors import CallTimeout, ConnectFailed, NoPermit, TooManyRequests
 from saturnmq.protocol.frames.command import Command
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Calls:
         return len(self._pending)
 
     def start(self, opaque: int, timeout_ms: int) -> asyncio.Future[Command]:
-        """Register a call; the future completes with its response, CallTimeout, or SendFailed when the connection closes."""
+        """Register a call; the future completes with its response, CallTimeout, or ConnectFailed when the connection closes."""
         future = self._pending[opaque] = self._loop.create_future()
         timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
 
@@ -75,11 +75,12 @@ class Calls:
         """Fail all pending calls because the connection closed (REM-22)."""
         for future in list(self._pending.values()):
             if not future.done():
-                future.set_exception(self.send_failed(reason))
+                future.set_exception(self.connection_lost(reason))
 
-    def send_failed(self, reason: str) -> SendFailed:
+    def connection_lost(self, reason: str) -> ConnectFailed:
         """The error of a call on a connection that closed for this reason."""
-        return SendFailed(f"connection to {self.peer} is closed: {reason}", broker=self.peer)
+        text = f"connection to {self.peer} is closed: {reason}"
+        return ConnectFailed(text, reason="connection lost", sent=True, broker=self.peer)
 
 
 class Permits:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import socket
 import ssl
 from typing import Final
 
 from saturnmq.config.settings import without_credentials
+from saturnmq.errors import CallTimeout, ConnectFailed, NoPermit
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
-from saturnmq.net.errors import CallTimeout, ConnectFailed, NoPermit
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.tasks import cancel
 
@@ -96,7 +97,7 @@ class RemotingClient(Endpoint):
         await self._connected(address, timeout_ms)
 
     async def invoke(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Call the peer at address; connecting counts against timeout_ms. Raises CallTimeout, ConnectFailed, SendFailed.
+        """Call the peer at address; connecting counts against timeout_ms. Raises CallTimeout, ConnectFailed.
 
         A timeout closes the connection (REM-16), unless the peer has sent anything meanwhile: then other calls on it may succeed.
         """
@@ -116,7 +117,7 @@ class RemotingClient(Endpoint):
     def ask(self, address: str, command: Command, timeout_ms: int) -> asyncio.Future[Command] | None:
         """`invoke` without a task if there is an open connection to the address; None if there is none or hooks are registered.
 
-        Takes no permit: for callers that limit their concurrent calls themselves. The future raises CallTimeout, SendFailed.
+        Takes no permit: for callers that limit their concurrent calls themselves. The future raises CallTimeout, ConnectFailed.
         """
         connection = self._by_address.get(address)
         if connection is None or connection.closed or self.hooks:
@@ -133,7 +134,7 @@ class RemotingClient(Endpoint):
         return future
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
-        """Send a one-way request. Raises CallTimeout, ConnectFailed, SendFailed, TooManyRequests.
+        """Send a one-way request. Raises CallTimeout, ConnectFailed, TooManyRequests.
 
         Holds a permit until its bytes are written (REM-18); connecting and waiting for the permit count against timeout_ms.
         """
@@ -145,9 +146,7 @@ class RemotingClient(Endpoint):
             connection.invoke_oneway(command)
             async with asyncio.timeout(max(left_ms, 0) / 1000):
                 await connection.drain()
-        except TimeoutError as error:
-            if isinstance(error, SaturnError):
-                raise
+        except TimeoutError:
             raise CallTimeout(f"request to {address} not written within {timeout_ms} ms", broker=address) from None
         finally:
             self.oneway_permits.release()
@@ -177,9 +176,7 @@ class RemotingClient(Endpoint):
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000):
                 return await asyncio.shield(task)
-        except TimeoutError as error:
-            if isinstance(error, SaturnError):
-                raise
+        except TimeoutError:
             raise CallTimeout(f"no connection to {address} within {timeout_ms} ms", broker=address) from None
         except asyncio.CancelledError:
             caller = asyncio.current_task()
@@ -204,8 +201,9 @@ class RemotingClient(Endpoint):
                 f"cannot connect to {address} within {self.settings.connect_timeout_ms} ms", broker=address
             ) from error
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise ConnectFailed(f"cannot connect to {address}: {reason}", broker=address) from error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            reason = reason[:1].lower() + reason[1:]
+            raise ConnectFailed(f"cannot connect to {address}: {reason}", reason=reason, broker=address) from error
         self._prepare(connection, host)
         self._by_address[address] = connection
         return connection

@@ -490,7 +490,7 @@ class Connection(asyncio.Protocol):
     async def invoke(
         self, command: Command, timeout_ms: int, *, limited: bool = True, body: Callable[[], bytes | None] | None = None
     ) -> Command:
-        """Send a request and wait for the response. Raises CallTimeout, SendFailed (closed before the response), TooManyRequests.
+        """Send a request and wait for the response. Raises CallTimeout, ConnectFailed, TooManyRequests.
 
         limited: take one of the endpoint's permits (REM-17, REM-20); waiting for it counts against timeout_ms. Callers with their
         own limit on concurrent calls need no permit. body: makes the body once there is a permit; callers that wait have none.
@@ -510,18 +510,18 @@ class Connection(asyncio.Protocol):
         return reply
 
     def ask(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
-        """Like `invoke`, without permit and task: returns the future response. Raises SendFailed if the connection is closed."""
+        """Like `invoke`, without permit and task: returns the future response. Raises ConnectFailed if the connection is closed."""
         if self.closed:
-            raise self.calls.send_failed(self.close_reason)
+            raise self.calls.connection_lost(self.close_reason)
         command.opaque = opaque = next_opaque()
         command.serialization = self._owner.serialization or command.serialization
         self.send(command)
         return self.calls.start(opaque, timeout_ms)
 
     def invoke_oneway(self, command: Command) -> None:
-        """Send a one-way request (bit 1 set), which gets no response. Raises SendFailed when the connection is closed."""
+        """Send a one-way request (bit 1 set), which gets no response. Raises ConnectFailed when the connection is closed."""
         if self.closed:
-            raise self.calls.send_failed(self.close_reason)
+            raise self.calls.connection_lost(self.close_reason)
         command.opaque = next_opaque()
         command.serialization = self._owner.serialization or command.serialization
         command.flag |= _ONEWAY

@@ -10,10 +10,10 @@ import errno
 import socket
 from typing import Final
 
+from saturnmq.errors import StartError
 from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET, descriptors_left
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
-from saturnmq.net.errors import StartError
 from saturnmq.net.half_frames import HalfFrames
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings

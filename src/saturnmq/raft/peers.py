@@ -15,9 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
+from saturnmq.errors import ConnectFailed
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection
-from saturnmq.net.errors import ConnectFailed
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
@@ -344,7 +344,8 @@ class Peers:
     async def forward(self, peer: str, body: bytes, timeout_ms: int) -> Command:
         """The response of the peer's `serve_forwarded`, or its refusal. Raises SaturnError.
 
-        Calls have a connection of their own. Only ConnectFailed and NoPermit mean that the peer did not get the request.
+        Calls have a connection of their own. Only NoPermit and ConnectFailed that is not `sent` mean that the
+        peer did not get the request.
         """
         command = Command(DLedgerCode.FORWARD, body=body)
         return await call_signed(self._forwards, self._secret, self._address(peer), command, timeout_ms)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from saturnmq.client.errors import MessageRefused
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.errors import MessageRefused
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import SaturnError

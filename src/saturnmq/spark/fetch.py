@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from saturnmq.client.errors import RouteNotFound
+from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue, TopicList
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, DLQ_PREFIX, FORBIDDEN_SEND_TOPICS, RETRY_PREFIX, RequestCode
 from saturnmq.protocol.errors import ConfigError, SaturnError

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.errors import CallTimeout, SendFailed
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.client.selection import shard
+from saturnmq.errors import CallTimeout, SendFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
 from saturnmq.spark.connect import Link

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 
 from saturnmq.client.connection.core import Core
-from saturnmq.client.errors import BrokerNotExist
 from saturnmq.client.puller.puller import Puller, PullResult
+from saturnmq.errors import BrokerNotExist
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import MASTER_ID
 from saturnmq.protocol.errors import SaturnError

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from saturnmq.client.errors import BrokerNotExist, RouteNotFound
 from saturnmq.client.filters import ALL
+from saturnmq.errors import BrokerNotExist, RouteNotFound
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import ranges

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from saturnmq.client.connection.transaction_checks import end_command
-from saturnmq.client.errors import ConnectFailed
 from saturnmq.client.message import Message
 from saturnmq.client.receipt import Receipt, TransactionState
+from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command

@@ -9,9 +9,9 @@ import asyncio
 from typing import Final
 
 from saturnmq.client.client import Client
-from saturnmq.client.errors import RouteNotFound
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import PullStatus
+from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import DLQ_PREFIX
 

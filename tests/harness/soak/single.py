@@ -17,8 +17,8 @@ from harness.fuzz.servers import Server
 from harness.soak.options import Options
 from harness.soak.samples import Watched
 from ports import free_port
-from saturnmq.client.errors import RouteNotFound
 from saturnmq.client.puller.puller import Puller
+from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 

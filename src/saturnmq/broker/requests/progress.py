@@ -11,7 +11,7 @@ from saturnmq.broker.requests.admin import ENTRIES_MAX, consume_stats_of, write_
 from saturnmq.broker.requests.context import ProgressContext
 from saturnmq.broker.requests.pages import PAGE_BYTES, groups_from
 from saturnmq.broker.requests.relay import require_offset_push
-from saturnmq.net import Connection, SendFailed
+from saturnmq.net import ConnectFailed, Connection
 from saturnmq.protocol.bodies import (
     ConsumeTimeSpans,
     MessageQueue,
@@ -80,7 +80,7 @@ def _reset(
         )
         try:
             member.invoke_oneway(push)
-        except SendFailed as error:
+        except ConnectFailed as error:
             log.warning("offsets not pushed group=%s client=%s error=%s", group, info.client_id, error)
         yield
     log.info("offsets reset group=%s topic=%s time_ms=%s force=%s by=%s", group, topic, header.timestamp,

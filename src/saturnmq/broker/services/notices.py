@@ -20,7 +20,7 @@ from time import thread_time
 from typing import Final
 
 from saturnmq.broker.state.clients import Clients, ConsumerGroup
-from saturnmq.net import Connection, SendFailed
+from saturnmq.net import ConnectFailed, Connection
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 
@@ -125,5 +125,5 @@ class MemberNotices:
 
 def _notify(member: Connection, group: str) -> None:
     if not member.congested:
-        with contextlib.suppress(SendFailed):
+        with contextlib.suppress(ConnectFailed):
             member.invoke_oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group}))

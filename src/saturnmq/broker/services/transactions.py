@@ -31,7 +31,7 @@ from saturnmq.broker.state.clients import Clients
 from saturnmq.broker.state.identity import Identity
 from saturnmq.broker.state.offsets import Offsets
 from saturnmq.broker.state.topics import Topics
-from saturnmq.net import Connection, SendFailed
+from saturnmq.net import ConnectFailed, Connection
 from saturnmq.protocol.codes import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -416,7 +416,7 @@ class Transactions:
         try:
             body = _check_record(message, half.checks)
             connection.invoke_oneway(Command(RequestCode.CHECK_TRANSACTION_STATE, ext=header.to_ext(), body=body))
-        except (SendFailed, MessageError, LocalProtocolError) as error:
+        except (ConnectFailed, MessageError, LocalProtocolError) as error:
             log.warning("check of half message not sent offset=%s error=%s", half.offset, error)
             return False
         return True

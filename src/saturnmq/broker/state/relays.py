@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from saturnmq.errors import NoPermit
 from saturnmq.net import CallTimeout
-from saturnmq.net.errors import NoPermit
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import ResponseCode

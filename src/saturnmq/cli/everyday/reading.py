@@ -19,10 +19,10 @@ from typing import Any, Final
 from saturnmq.cli.everyday.positions import Start
 from saturnmq.cli.output import warn
 from saturnmq.client.client import Client
-from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.filters import Filter
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError

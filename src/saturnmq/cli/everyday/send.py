@@ -21,11 +21,11 @@ from saturnmq.cli.everyday.messages import parse_json
 from saturnmq.cli.everyday.progress import CommandProgress
 from saturnmq.cli.output import EXIT_DONE, emit, warn, write
 from saturnmq.client.client import Client
-from saturnmq.client.errors import PartialSend
 from saturnmq.client.message import Outgoing
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.receipt import Receipt
 from saturnmq.config.settings import parse_duration_ms
+from saturnmq.errors import PartialSend
 from saturnmq.escaping import escaped
 from saturnmq.protocol.errors import ConfigError
 

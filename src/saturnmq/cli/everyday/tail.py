@@ -19,11 +19,11 @@ from saturnmq.cli.everyday.positions import FIRST, parse_start
 from saturnmq.cli.everyday.reading import TopicReader
 from saturnmq.cli.output import EXIT_DONE, emit, warn
 from saturnmq.client.client import Client
-from saturnmq.client.errors import RouteNotFound
 from saturnmq.client.filters import Filter, sql, tag
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import Puller
 from saturnmq.config.settings import parse_duration_ms
+from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.codes import RETRY_PREFIX
 from saturnmq.protocol.errors import ConfigError, SaturnError
 

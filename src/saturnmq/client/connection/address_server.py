@@ -11,8 +11,8 @@ import asyncio
 from typing import Final
 
 from saturnmq.client.connection.url import parse_addresses
-from saturnmq.client.errors import NoNameServer
 from saturnmq.config.settings import without_credentials
+from saturnmq.errors import NoNameServer
 from saturnmq.protocol.errors import ConfigError
 
 ANSWER_BYTES_MAX: Final = 65_536

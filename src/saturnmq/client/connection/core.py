@@ -33,7 +33,9 @@ from saturnmq.client.connection.routes import RouteCache, TopicRoute
 from saturnmq.client.connection.timer_limits import TimerLimits
 from saturnmq.client.connection.transaction_checks import Checks
 from saturnmq.client.connection.url import ClientSettings
-from saturnmq.client.errors import (
+from saturnmq.client.selection import FaultTable
+from saturnmq.client.tracing import Tracing
+from saturnmq.errors import (
     BrokerNotExist,
     ClientError,
     Closed,
@@ -43,8 +45,6 @@ from saturnmq.client.errors import (
     RouteNotFound,
     WrongLoop,
 )
-from saturnmq.client.selection import FaultTable
-from saturnmq.client.tracing import Tracing
 from saturnmq.net import Connection
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, chance, reconnect_seconds
 from saturnmq.protocol.addresses import plain_address, vip_address

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from saturnmq.client.errors import ForkedClient
+from saturnmq.errors import ForkedClient
 
 generation = 0  # number of forks between the first process and this one
 _watched: Final[weakref.WeakSet[Connected]] = weakref.WeakSet()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.remote import Remote
-from saturnmq.client.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.client.hints import unreachable_name_servers
+from saturnmq.errors import CallTimeout, ConnectFailed, NoNameServer
 from saturnmq.protocol.frames.command import Command
 
 

@@ -1,21 +1,18 @@
-"""Calls to peers: signs requests, and translates errors of `saturnmq.net` into client errors.
+"""Calls to peers: signs requests and reports peers that fail.
 
 The only module that opens connections; others use a `Connection` of `saturnmq.net` only to answer requests that brokers push.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from saturnmq.client.connection import forks
 from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.connection.route_suspicion import is_no_master
-from saturnmq.client.errors import CallTimeout, ConnectFailed
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.net import Connection, NetSettings, RemotingClient
-from saturnmq.net import errors as net_errors
 from saturnmq.net.connection import Handler
 from saturnmq.net.reconnection import Losses
 from saturnmq.protocol.codes import RequestCode
@@ -64,12 +61,10 @@ class Remote:
             self._signer.sign(command)
         try:
             answer = await self._client.invoke(address, command, timeout_ms)
-        except net_errors.CallTimeout as error:
-            self._on_failure(address, True)
-            raise CallTimeout(f"{address} did not answer within {timeout_ms} ms", broker=address) from error
-        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_failure(address, False)
-            raise _failed(address, error) from error
+        except (CallTimeout, ConnectFailed) as error:
+            error.broker = address  # as the route names it
+            self._on_failure(address, isinstance(error, CallTimeout))
+            raise
         if is_no_master(command, answer):
             self._on_failure(address, False)
         body = answer.body
@@ -86,20 +81,17 @@ class Remote:
             self._signer.sign(command)
         try:
             await self._client.invoke_oneway(address, command, timeout_ms)
-        except net_errors.CallTimeout as error:
-            raise CallTimeout(f"{address} did not take the request in {timeout_ms} ms", broker=address) from error
-        except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-            self._on_failure(address, False)
-            raise _failed(address, error) from error
+        except (CallTimeout, ConnectFailed) as error:
+            error.broker = address
+            if isinstance(error, ConnectFailed):
+                self._on_failure(address, False)
+            raise
 
     def answer_oneway(self, connection: Connection, command: Command) -> None:
         """Write a one-way request on the connection of a peer's request. Raises ConnectFailed."""
         if self._signer is not None:
             self._signer.sign(command)
-        try:
-            connection.invoke_oneway(command)
-        except net_errors.SendFailed as error:
-            raise _failed(connection.remote_address, error) from error
+        connection.invoke_oneway(command)
 
     def drop(self, address: str, reason: str) -> None:
         """Close the connection to a peer that was replaced; pending calls to it fail with ConnectFailed."""
@@ -107,34 +99,3 @@ class Remote:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-@contextmanager
-def client_errors(address: str | None = None) -> Iterator[None]:
-    """Raise errors of the transport as the client's, with the same texts: one family, whatever sends the request."""
-    try:
-        yield
-    except net_errors.CallTimeout as error:
-        raise CallTimeout(error.message, broker=address or error.broker) from error
-    except (net_errors.ConnectFailed, net_errors.SendFailed) as error:
-        sent = isinstance(error, net_errors.SendFailed)
-        broker = address or error.broker
-        raise ConnectFailed(error.message, reason=reason_of(error), sent=sent, broker=broker) from error
-
-
-def _failed(address: str, error: net_errors.ConnectFailed | net_errors.SendFailed) -> ConnectFailed:
-    sent = isinstance(error, net_errors.SendFailed)
-    reason = "connection lost" if sent else reason_of(error)
-    text = f"the connection to {address} was lost before the answer" if sent else f"cannot reach {address}: {reason}"
-    return ConnectFailed(text, reason=reason, sent=sent, broker=address)
-
-
-def reason_of(error: BaseException) -> str:
-    """Why a connection failed: the operating system's text of the first OSError in the chain of causes."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno:
-            os_text = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
-            return os_text[:1].lower() + os_text[1:]
-        cause = cause.__cause__
-    return str(error)

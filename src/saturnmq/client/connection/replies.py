@@ -9,7 +9,7 @@ import asyncio
 import logging
 import uuid
 
-from saturnmq.client.errors import Closed
+from saturnmq.errors import Closed
 from saturnmq.net import Connection
 from saturnmq.protocol.codes import PropertyKey
 from saturnmq.protocol.frames.command import Command

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from saturnmq.client.errors import NoNameServer
+from saturnmq.errors import NoNameServer
 from saturnmq.protocol.bodies import MessageQueue, QueueData, TopicRouteData
 from saturnmq.protocol.codes import MASTER_ID, Perm
 from saturnmq.protocol.errors import BodyError, SaturnError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.delays import Delay
-from saturnmq.client.errors import ConnectFailed, Unsupported
+from saturnmq.errors import ConnectFailed, Unsupported
 from saturnmq.protocol.codes import TIMER_FIELD
 
 LEVELS_ONLY: Final = 0

@@ -25,10 +25,10 @@ from saturnmq.client.consumer.offsets import OffsetStore, note_failure
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_identity import Mark, QueueIdentity, Undecided, is_missing
 from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
-from saturnmq.client.errors import AlreadySettled, ClientError, ConnectFailed
 from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.puller.puller import PullResult, PullStatus, pull_command, pull_result
+from saturnmq.errors import AlreadySettled, ClientError, ConnectFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import BodyError, SaturnError

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TypeVar
 
-from saturnmq.client.errors import AlreadySettled
 from saturnmq.client.message import Message
+from saturnmq.errors import AlreadySettled
 
 T = TypeVar("T")
 

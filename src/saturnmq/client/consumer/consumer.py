@@ -32,10 +32,10 @@ from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.consumer.running_info import answer_broker
 from saturnmq.client.consumer.settings import ConsumerSettings
-from saturnmq.client.errors import Closed, RouteNotFound
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.message import Message, next_attempt
 from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
+from saturnmq.errors import Closed, RouteNotFound
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command

@@ -25,12 +25,12 @@ from saturnmq.client.codecs import Codec, codec_for, encode_value
 from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.settings import ConsumerOptions
-from saturnmq.client.errors import AlreadySettled
 from saturnmq.client.filters import Filter
 from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.requests import wants_reply
+from saturnmq.errors import AlreadySettled
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.tasks import cancel
 

@@ -34,9 +34,9 @@ from saturnmq.client.consumer.queue_identity import QueueIdentity
 from saturnmq.client.consumer.queue_locks import FIRST_RENEW_S, RENEW_S, MemberLocks
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.settings import ConsumerSettings
-from saturnmq.client.errors import ClientError, ConsumerStopped, RouteNotFound
 from saturnmq.client.filters import ALL, TAG, Filter, subscription_data, tag
 from saturnmq.client.message import Message
+from saturnmq.errors import ClientError, ConsumerStopped, RouteNotFound
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, ConsumerIdList, MessageQueue, SubscriptionData
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError

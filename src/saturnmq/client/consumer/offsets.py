@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.outages import Outages
-from saturnmq.client.errors import ClientError
 from saturnmq.durable import sync_path
+from saturnmq.errors import ClientError
 from saturnmq.protocol.bodies import MessageQueue, ResetOffsetBody
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import BodyError, ResponseError, SaturnError

@@ -15,7 +15,7 @@ from saturnmq.client import namespaces
 from saturnmq.client.connection.core import ClientState
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.member import ConsumerMember
-from saturnmq.client.errors import ClientError, OffsetOutOfRange
+from saturnmq.errors import ClientError, OffsetOutOfRange
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError

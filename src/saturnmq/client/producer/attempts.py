@@ -20,7 +20,13 @@ from saturnmq.client.connection.core import ClientState, Core, now_ms
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.connection.routes import TopicRoute
-from saturnmq.client.errors import (
+from saturnmq.client.hints import unreachable_broker
+from saturnmq.client.hooks import SendContext, SendHook, run_quietly
+from saturnmq.client.producer.retries import Retries
+from saturnmq.client.producer.send_request import Prepared, receipts, send_command
+from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
+from saturnmq.client.selection import RoundRobin, shard
+from saturnmq.errors import (
     BrokerNotExist,
     CallTimeout,
     ClientError,
@@ -30,12 +36,6 @@ from saturnmq.client.errors import (
     RouteNotFound,
     SendFailed,
 )
-from saturnmq.client.hints import unreachable_broker
-from saturnmq.client.hooks import SendContext, SendHook, run_quietly
-from saturnmq.client.producer.retries import Retries
-from saturnmq.client.producer.send_request import Prepared, receipts, send_command
-from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
-from saturnmq.client.selection import RoundRobin, shard
 from saturnmq.protocol.addresses import plain_address
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import ResponseCode

@@ -39,12 +39,6 @@ from saturnmq.client.connection.core import ClientState, Core, check_state, now_
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.transaction_checks import Check, Checker
 from saturnmq.client.delays import Delay, delay_of
-from saturnmq.client.errors import (
-    ClientError,
-    MessageRefused,
-    PartialSend,
-    ProducerStopped,
-)
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message, Outgoing, ReceivedMessage
 from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Choice, Selector
@@ -61,6 +55,12 @@ from saturnmq.client.producer.send_request import (
 from saturnmq.client.producer.transactions import Transaction
 from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.client.tracing import PRODUCE, Tracer, TraceStats, trace_topic
+from saturnmq.errors import (
+    ClientError,
+    MessageRefused,
+    PartialSend,
+    ProducerStopped,
+)
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.message import BatchItem, encode_properties

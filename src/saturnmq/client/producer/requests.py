@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.routes import TopicRoute
-from saturnmq.client.errors import MessageRefused, ReplyTimeout
 from saturnmq.client.message import Message, ReceivedMessage
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.errors import MessageRefused, ReplyTimeout
 from saturnmq.protocol.codes import MASTER_ID, REPLY_TOPIC_SUFFIX, PropertyKey
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.message import encode_properties

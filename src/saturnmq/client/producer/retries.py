@@ -16,7 +16,7 @@ import random
 from typing import Final
 
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.errors import (
+from saturnmq.errors import (
     BrokerNotExist,
     CallTimeout,
     ConnectFailed,

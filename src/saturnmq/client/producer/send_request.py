@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.client.delays import Delay
-from saturnmq.client.errors import MessageRefused
 from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
+from saturnmq.errors import MessageRefused
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import CONFIRMATION_FIELD, RETRY_PREFIX, Confirmation, PropertyKey, RequestCode, SysFlag
 from saturnmq.protocol.frames.command import Command

@@ -17,10 +17,10 @@ from typing import Final, Generic, TypeVar
 from saturnmq.client import namespaces
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.transaction_checks import end_command
-from saturnmq.client.errors import ClientError, TransactionRolledBack
 from saturnmq.client.hooks import EndContext, SendHook, run_quietly
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.client.receipt import Receipt, SendStatus, TransactionState
+from saturnmq.errors import ClientError, TransactionRolledBack
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import decode_properties

@@ -14,8 +14,8 @@ from typing import Final
 from saturnmq.client import namespaces
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
-from saturnmq.client.errors import CallTimeout, ConnectFailed
 from saturnmq.client.message import Message
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, SaturnError, response_error

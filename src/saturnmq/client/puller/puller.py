@@ -19,10 +19,10 @@ from saturnmq.client import namespaces
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.errors import BrokerNotExist, CallTimeout, Closed, ConnectFailed
 from saturnmq.client.filters import Filter, tag
 from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.message import Message
+from saturnmq.errors import BrokerNotExist, CallTimeout, Closed, ConnectFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from saturnmq.protocol.errors import HeaderError, ResponseError, SaturnError

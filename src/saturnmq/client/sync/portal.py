@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from saturnmq.client.connection import forks
-from saturnmq.client.errors import WrongLoop
 from saturnmq.client.sync.loop_thread import LoopThread
+from saturnmq.errors import WrongLoop
 from saturnmq.tasks import cancel
 
 R = TypeVar("R")

@@ -21,8 +21,8 @@ from saturnmq.cli.everyday.checks import open_ports
 from saturnmq.cli.everyday.checks.certificates import certificate_end
 from saturnmq.cli.everyday.checks.finding import Finding, note, ok, problem
 from saturnmq.cli.everyday.checks.host import disk_finding
-from saturnmq.client.errors import CallTimeout
 from saturnmq.config.settings import parse_properties
+from saturnmq.errors import CallTimeout
 from saturnmq.protocol.addresses import host_of, port_of
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode

@@ -1,24 +1,28 @@
-"""Errors raised by the client itself, as opposed to error responses of a peer (`ResponseError`).
+"""All errors that callers of SaturnMQ meet: those of connections, calls and the client, and the base classes of the others.
 
 The numbers are Apache RocketMQ's client error codes; no response on the wire carries those above 10000.
 
-ClientError
-  NotStarted, Closed, WrongLoop, GroupInUse      wrong state, event loop or group name
-  ForkedClient                                   used in a forked child
-  ConnectFailed (10001), CallTimeout (10002)     transport, retryable
-  BrokerNotExist (10003), NoNameServer (10004)   no peer to call, retryable
-  RouteNotFound (10005)                          no NameServer has a route for the topic
-  SendFailed, PartialSend                        retries exhausted
-  TransactionRolledBack, ReplyTimeout (10006)    half message not durable; request not answered
-  OffsetOutOfRange                               seek outside the queue
-  DecodeError                                    body that the codec cannot decode
-  ConsumerStopped, ProducerStopped               a background task died
-  AlreadySettled                                 message settled twice, with different verdicts
-LocalProtocolError
-  MessageRefused (13), EncodeError               message that cannot be sent, detected before any I/O
-  Unsupported                                    not supported by these brokers
+SaturnError
+  ResponseError                                  response of a peer other than SUCCESS; one class per response code
+  ConfigError                                    unusable settings
+  StartError, TooManyRequests                    port that cannot be opened; all permits of calls are taken
+  ClientError
+    NotStarted, Closed, WrongLoop, GroupInUse    wrong state, event loop or group name
+    ForkedClient                                 used in a forked child
+    ConnectFailed (10001), CallTimeout (10002)   transport, retryable; NoPermit: nothing was sent
+    BrokerNotExist (10003), NoNameServer (10004) no peer to call, retryable
+    RouteNotFound (10005)                        no NameServer has a route for the topic
+    SendFailed, PartialSend                      retries exhausted
+    TransactionRolledBack, ReplyTimeout (10006)  half message not durable; request not answered
+    OffsetOutOfRange                             seek outside the queue
+    DecodeError                                  body that the codec cannot decode
+    ConsumerStopped, ProducerStopped             a background task died
+    AlreadySettled                               message settled twice, with different verdicts
+  LocalProtocolError
+    MessageRefused (13), EncodeError             message that cannot be sent, detected before any I/O
+    Unsupported                                  not supported by these brokers
 
-Requirements: API-30 (codes: spec 00, section 6).
+Requirements: API-30 (codes: spec 00, section 6), REM-16, REM-19, UX-09.
 """
 
 from __future__ import annotations
@@ -26,17 +30,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from saturnmq.client.receipt import Receipt
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import LocalProtocolError, SaturnError
+from saturnmq.protocol.errors import ConfigError as ConfigError
+from saturnmq.protocol.errors import LocalProtocolError as LocalProtocolError
+from saturnmq.protocol.errors import RemoteProtocolError as RemoteProtocolError
+from saturnmq.protocol.errors import ResponseError as ResponseError
+from saturnmq.protocol.errors import SaturnError as SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.client.receipt import Receipt
 
 LISTED_MAX: Final = 8  # causes listed in the text of an error
 
 
 class ClientError(SaturnError):
-    """Base of the errors that the client raises for connections, routes, retries and its own state.
+    """Base of the errors that this process raises for connections, routes, retries and the state of a client.
 
     Errors derive from `SaturnError` and carry `code`, `retryable`, `broker` and `hint`.
 
@@ -106,6 +116,20 @@ class CallTimeout(ClientError):
 
     code = int(ResponseCode.ACCESS_BROKER_TIMEOUT)
     retryable = True
+
+
+class NoPermit(CallTimeout):
+    """No permit became free in time (REM-19). Nothing was sent, and the connection is not at fault."""
+
+
+class TooManyRequests(SaturnError):
+    """All permits are taken and the caller did not want to wait (REM-19)."""
+
+    retryable = True
+
+
+class StartError(SaturnError, OSError):
+    """A listener cannot be opened. The message names host, port and cause; the hint says what to do."""
 
 
 class BrokerNotExist(ClientError):
