@@ -53,7 +53,7 @@ def test_bench_prints_rate_and_percentiles(cluster: Cluster) -> None:
         (["--duration", "soon"], "--duration 'soon' must be a duration such as 90000, 500ms, 90s or 2h"),
         (["--duration", "2d"], "--duration '2d' must be in 1..86400000"),
         (["--size", "1GiB"], "--size '1GiB' must be in 1..4194304"),
-        (["--concurrency", "0"], "argument --concurrency: '0' must be a number in 1..4096"),
+        (["--concurrency", "0"], "--concurrency '0' must be a number in 1..4096"),
     ],
 )
 def test_bench_reports_wrong_limits(cluster: Cluster, args: list[str], text: str) -> None:

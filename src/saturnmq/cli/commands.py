@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.cli.everyday_table import CLUSTER, EVERYDAY
-from saturnmq.cli.table import CliCommand, Parser, flag, option, parser_of, port_number
+from saturnmq.cli.table import CliCommand, Parser, flag, option, parser_of, port_number, quantity
 from saturnmq.protocol.signatures import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
 
@@ -205,7 +205,9 @@ HISTORY: Final = (
             option("--topic", metavar="NAME", help="a topic; with --group: the progress of the group in it"),
             option("--group", metavar="NAME", help="a consumer group, with --topic"),
             option("--cluster", metavar="NAME", default="DefaultCluster", help="cluster (default DefaultCluster)"),
-            option("--since", metavar="AGE", default="1h", help="how far back, such as 30min, 2h, 7d (default 1h)"),
+            option(
+                "--since", type=quantity("duration", 0, 2**63 - 1), metavar="AGE", default="1h",
+                help="how far back, such as 30min, 2h, 7d (default 1h)"),
         ),
     ),
 )  # fmt: skip

@@ -5,28 +5,14 @@ Requirements: CLI-01, CLI-05, CLI-06.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Final
 
-from saturnmq.cli.table import CliCommand, flag, option
+from saturnmq.cli.table import CliCommand, flag, option, quantity, whole_number
 
-COUNT_MAX: Final = 1_000_000_000
-CONCURRENCY_MAX: Final = 4096
-
-
-def count(text: str) -> int:
-    """Parse a number of messages. Raises ArgumentTypeError."""
-    if not text.isdecimal() or not 1 <= int(text[:12]) <= COUNT_MAX or len(text) > 12:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a number in 1..{COUNT_MAX}")
-    return int(text)
-
-
-def concurrency(text: str) -> int:
-    """Parse a number of sends or of messages of a request. Raises ArgumentTypeError."""
-    if not text.isdecimal() or not 1 <= int(text[:6]) <= CONCURRENCY_MAX or len(text) > 6:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a number in 1..{CONCURRENCY_MAX}")
-    return int(text)
+DAY_MS: Final = 86_400_000
+count: Final = whole_number(1, 1_000_000_000)
+concurrency: Final = whole_number(1, 4096)
 
 
 CLUSTER: Final = (
@@ -65,7 +51,10 @@ MESSAGES: Final = (
             option("--tag", metavar="TAG", help="the tag"),
             option("--key", action="append", default=[], metavar="KEY", help="a key of the index; may be repeated"),
             option("--property", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated"),
-            option("--delay", metavar="DURATION", help="deliver after this time, such as 90s"),
+            option(
+                "--delay", type=quantity("duration", 0, 2**63 - 1), metavar="DURATION",
+                help="deliver after this time, such as 90s",
+            ),
             option("--count", type=count, metavar="N", default=1, help="send each message this many times (default 1)"),
             option(
                 "--format", choices=("text", "json", "hex"), default="text",
@@ -103,7 +92,9 @@ MESSAGES: Final = (
             flag("--ack", exclusive="mode", help="join the group, print and acknowledge: others do not get these messages"),
             flag("--peek", exclusive="mode", help="print what the group has not consumed, and change nothing"),
             *FILTER, FORMAT, COUNT,
-            option("--idle", metavar="DURATION", help="with --ack: end when no message arrives for so long, such as 10s"),
+            option(
+                "--idle", type=quantity("duration", 1, DAY_MS, "above 0 and at most 24h"), metavar="DURATION",
+                 help="with --ack: end when no message arrives for so long, such as 10s"),
             *CLUSTER,
         ),
     ),
@@ -132,10 +123,19 @@ BENCH_TOPIC: Final = option(
 )
 BENCH: Final = (
     option("--count", type=count, metavar="N", help="end after this many messages"),
-    option("--duration", metavar="DURATION", default="10s", help="end after this time (default 10s)"),
+    option(
+        "--duration",
+        type=quantity("duration", 1, DAY_MS),
+        metavar="DURATION",
+        default="10s",
+        help="end after this time (default 10s)",
+    ),
     *CLUSTER,
 )
-SIZE: Final = option("--size", metavar="SIZE", default="128", help="of a body, such as 128 or 4KiB (default 128)")
+SIZE: Final = option(
+    "--size", type=quantity("size", 1, 2**22), metavar="SIZE", default="128",
+    help="of a body, such as 128 or 4KiB (default 128)",
+)  # fmt: skip
 CONCURRENCY: Final = option(
     "--concurrency", type=concurrency, metavar="N", default=64, help="sends at a time, 1..4096 (default 64)"
 )
@@ -179,7 +179,9 @@ VIEWS: Final = (
         "saturnmq top -n 127.0.0.1:9876 --interval 2s",
         "saturnmq.cli.everyday.top:run_top",
         (
-            option("--interval", metavar="DURATION", default="5s", help="between two looks at the cluster (default 5s)"),
+            option(
+                "--interval", type=quantity("duration", 500, 3_600_000, "in 500ms..1h"), metavar="DURATION", default="5s",
+                 help="between two looks at the cluster (default 5s)"),
             option("--rows", type=count, metavar="N", default=20, help="of topics and of groups, at most (default 20)"),
             flag("--once", help="print one view and end"),
             flag("--system", help="also topics and groups of the brokers: retry, dead letters, traces, internal ones"),

@@ -10,7 +10,6 @@ import time
 from datetime import UTC, datetime
 
 from saturnmq.cli.output import EXIT_DONE, EXIT_PROBLEMS, emit, show_rows, warn
-from saturnmq.config.settings import parse_duration_ms
 from saturnmq.history.file import History, Kind, Point, Series
 from saturnmq.protocol.errors import ConfigError
 
@@ -21,12 +20,8 @@ def run_history(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.data} is no file; saturnmq collect writes one")
     if args.group and not args.topic:
         raise ConfigError("--group needs --topic: the progress of a group is kept by topic")
-    try:
-        seconds = parse_duration_ms(args.since) // 1000
-    except ValueError as error:
-        raise ConfigError(f"--since {args.since!r:.40} {error}") from None
     with History(args.data) as history:
-        rows = _points(history, args, int(time.time()) - seconds) if args.topic else _series(history)
+        rows = _points(history, args, int(time.time()) - args.since // 1000) if args.topic else _series(history)
     if args.json:
         emit("history", rows)
     elif rows:

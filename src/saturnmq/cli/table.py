@@ -18,6 +18,9 @@ PORT_MAX: Final = 65535
 _CHOICE: Final = re.compile(
     r"argument (?P<what>[^:]+): invalid choice: '(?P<word>.*)' \(choose from (?P<names>.*)\)$"
 )  # as argparse says it
+_VALUE: Final = re.compile(
+    r"^argument (?:-\w/)?(?P<name>--[a-z-]+): (?P<problem>'.*' must be .*)$", re.DOTALL
+)  # of `type`
 _PORT_AFTER_P: Final = re.compile(r"unrecognized arguments: (\d+)$")
 
 
@@ -106,7 +109,7 @@ class Parser(argparse.ArgumentParser):
         """Report invalid options, with the nearest name of a command, and exit with code 2."""
         choice = _CHOICE.match(message)
         if choice is None:
-            self.report(message)
+            self.report(_VALUE.sub(r"\g<name> \g<problem>", message))
         names = re.findall(r"'([^']+)'", choice["names"]) or choice["names"].split(", ")
         near = _nearest(choice["word"], names)
         kind = "command" if choice["what"] in ("COMMAND", "ACTION") else choice["what"]
@@ -141,11 +144,35 @@ def _nearest(name: str, names: Sequence[str]) -> list[str]:
     return get_close_matches(name, names, 1)
 
 
-def port_number(text: str) -> int:
-    """Parse a port; 0 selects a free one. Raises ArgumentTypeError."""
-    if not text.isdecimal() or int(text) > PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a port in 0..{PORT_MAX}")
-    return int(text)
+def whole_number(low: int, high: int, noun: str = "number") -> Callable[[str], int]:
+    """The type of an option that is a whole number in a range."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or len(text) > 12 or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} must be a {noun} in {low}..{high}")
+        return int(text)
+
+    return parse
+
+
+port_number: Final = whole_number(0, PORT_MAX, "port")  # 0 selects a free one
+
+
+def quantity(kind: str, low: int, high: int, allowed: str = "") -> Callable[[str], int]:
+    """The type of an option that is a "duration", in ms, or a "size", in bytes. allowed: the range, for people."""
+
+    def parse(text: str) -> int:
+        from saturnmq.config.settings import parse_duration_ms, parse_size
+
+        try:
+            value = parse_size(text) if kind == "size" else parse_duration_ms(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} {error}") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} must be {allowed or f'in {low}..{high}'}")
+        return value
+
+    return parse
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option], **more: Any) -> None:

@@ -24,7 +24,6 @@ from saturnmq.client.client import Client
 from saturnmq.client.message import Outgoing
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.receipt import Receipt
-from saturnmq.config.settings import parse_duration_ms
 from saturnmq.errors import PartialSend
 from saturnmq.escaping import escaped
 from saturnmq.protocol.errors import ConfigError
@@ -41,7 +40,7 @@ class CommandSender:
     def __init__(self, args: argparse.Namespace, *, single: bool) -> None:
         self._args = args
         self._single = single
-        self._delay = _delay_seconds(args)
+        self._delay = None if args.delay is None else args.delay / 1000
         self.count = 0
 
     async def send(self, out: Producer[bytes], batch: Sequence[Outgoing[bytes]]) -> None:
@@ -221,12 +220,3 @@ def _properties(args: argparse.Namespace) -> Mapping[str, str]:
             raise ConfigError(f"--property {text!r:.60} must be NAME=VALUE")
         pairs[name] = value
     return pairs
-
-
-def _delay_seconds(args: argparse.Namespace) -> float | None:
-    if args.delay is None:
-        return None
-    try:
-        return parse_duration_ms(args.delay) / 1000
-    except ValueError as error:
-        raise ConfigError(f"--delay {args.delay!r:.60} {error}") from None

@@ -22,7 +22,6 @@ from saturnmq.client.client import Client
 from saturnmq.client.filters import Filter, sql, tag
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import Puller
-from saturnmq.config.settings import parse_duration_ms
 from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.codes import RETRY_PREFIX
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -51,7 +50,7 @@ def run_consume(args: argparse.Namespace) -> int:
             "give --ack, which joins the group and takes its messages, or --peek, which only shows what the group has not consumed"
         )
     message_filter, printer = filter_of(args), printer_of(args, "consume")
-    idle = _idle_seconds(args)
+    idle = None if args.idle is None else args.idle / 1000
 
     async def main() -> int:
         async with client_of(args) as client:
@@ -148,18 +147,6 @@ async def _take(
                 return
             printer.show([message])
             await message.ack()
-
-
-def _idle_seconds(args: argparse.Namespace) -> float | None:
-    if args.idle is None:
-        return None
-    try:
-        ms = parse_duration_ms(args.idle)
-    except ValueError as error:
-        raise ConfigError(f"--idle {args.idle!r:.60} {error}") from None
-    if not 0 < ms <= 86_400_000:
-        raise ConfigError(f"--idle {args.idle!r:.60} must be above 0 and at most 24h")
-    return ms / 1000
 
 
 def _counted(main: Callable[[], Coroutine[Any, Any, int]], printer: Printer, args: argparse.Namespace) -> int:
