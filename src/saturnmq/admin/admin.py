@@ -56,14 +56,14 @@ class Admin:
         self.brokers = Brokers(self.connection)
         self.name_servers = NameServers(self.connection)
         self.messages = Messages(self.connection)
-        self.dead_letters = DeadLetters(self.connection)
-        self.traces = Traces(self.connection)
-        self.waiting = WaitingMessages(self.connection)
-        self.offsets = Offsets(self.connection)
         self.clients = Clients(self.connection)
+        self.dead_letters = DeadLetters(self.connection, self.topics, self.messages, self.clients)
+        self.traces = Traces(self.messages)
+        self.waiting = WaitingMessages(self.connection, self.messages)
+        self.offsets = Offsets(self.connection)
         self.statistics = Statistics(self.connection)
         self.accounts = Accounts(self.connection)
-        self.export = Export(self.connection)
+        self.export = Export(self.connection, self.brokers, self.groups, self.statistics)
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,8 +15,7 @@ from typing import Final
 
 from saturnmq.admin.clients import Clients
 from saturnmq.admin.connection import MASTER_ID, AdminConnection
-from saturnmq.admin.messages import Messages
-from saturnmq.admin.queue_ranges import PULL_COUNT, newest, read_range
+from saturnmq.admin.messages import PULL_COUNT, Messages, newest, read_range
 from saturnmq.admin.topics import Topics, TopicStatistics
 from saturnmq.client.message import Message
 from saturnmq.protocol.bodies import MessageQueue
@@ -80,11 +79,11 @@ class DeadLetters:
             print((await admin.dead_letters.resend("billing", message)).result)
     """
 
-    def __init__(self, connection: AdminConnection) -> None:
+    def __init__(self, connection: AdminConnection, topics: Topics, messages: Messages, clients: Clients) -> None:
         self._connection = connection
-        self._topics = Topics(connection)
-        self._messages = Messages(connection)
-        self._clients = Clients(connection)
+        self._topics = topics
+        self._messages = messages
+        self._clients = clients
 
     async def listing(self, group: str, *, skipped: int = 0, count: int = 50) -> DeadLetterPage:
         """A page of the dead letters of a group; an empty one if the group has none. skipped: those of the pages before."""

@@ -51,11 +51,11 @@ class Export:
         print(sorted(document["topicConfigTable"]))
     """
 
-    def __init__(self, connection: AdminConnection) -> None:
+    def __init__(self, connection: AdminConnection, brokers: Brokers, groups: Groups, statistics: Statistics) -> None:
         self._connection = connection
-        self._brokers = Brokers(connection)
-        self._groups = Groups(connection)
-        self._statistics = Statistics(connection)
+        self._brokers = brokers
+        self._groups = groups
+        self._statistics = statistics
 
     # ---- topics and groups
 

@@ -1,6 +1,6 @@
 """Messages: queries by id, key and offset, who consumed them, consumption and sending on demand.
 
-Requirements: ADM-09, ADM-19..ADM-21, C-23..C-26.
+Requirements: ADM-09, ADM-19..ADM-21, C-23..C-26, CON-11.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.trace.records import Pub, SubAfter, decode_records
-from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerConnection, MessageQueue
+from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerConnection, MessageQueue, TopicOffset
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.headers.messaging import ConsumeMessageDirectly
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host
+from saturnmq.protocol.offsets import QueueOffset
 
 __all__ = ["TOOLS_GROUP", "Messages", "PullResult", "PullStatus", "TimedSend", "TraceView", "Track", "TrackType"]
 
@@ -332,3 +333,39 @@ def unique_id_time(message_id: str, now_ms: int) -> int:
     if int(month.timestamp() * 1000) + since_ms >= now_ms:
         month = month.replace(year=month.year - (month.month == 1), month=(month.month - 2) % 12 + 1)
     return int(month.timestamp() * 1000) + since_ms
+
+
+PULL_COUNT: Final = 32
+
+
+async def read_range(puller: Puller, queue: MessageQueue, begin: int, end: int) -> list[Message[bytes]]:
+    """The messages of a queue at offsets begin to end - 1, oldest first; fewer if some have expired.
+
+    A broker that moves no further ends the range.
+    """
+    messages: list[Message[bytes]] = []
+    offset = begin
+    while offset < end:
+        result = await puller.pull(queue, QueueOffset(offset), max_count=min(end - offset, PULL_COUNT))
+        messages += [message for message in result.messages() if begin <= message.offset < end]
+        if result.status is PullStatus.NO_NEW_MESSAGE or result.next_offset <= offset:
+            break
+        offset = result.next_offset
+    return messages
+
+
+def newest(bounds: Mapping[MessageQueue, TopicOffset], skipped: int, count: int) -> list[tuple[MessageQueue, int, int]]:
+    """The ranges (queue, begin, end) of a page of messages: queue after queue, in each the newest first.
+
+    skipped: messages of the pages before.
+    """
+    ranges = []
+    for queue, offsets in bounds.items():
+        size = max(offsets.max_offset - offsets.min_offset, 0)
+        if skipped < size and count > 0:
+            end = offsets.max_offset - skipped
+            begin = max(end - count, offsets.min_offset)
+            ranges.append((queue, begin, end))
+            count -= end - begin
+        skipped = max(skipped - size, 0)
+    return ranges

@@ -17,7 +17,7 @@ from saturnmq.admin.consumption import (
     queue_order,
     topic_brokers,
 )
-from saturnmq.admin.listings import SLOW, group_offsets, topic_offsets
+from saturnmq.admin.listings import group_offsets, topic_offsets
 from saturnmq.protocol.bodies import (
     GetConsumerStatusBody,
     MessageQueue,
@@ -27,7 +27,6 @@ from saturnmq.protocol.bodies import (
 from saturnmq.protocol.codes import Language, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, response_error
 from saturnmq.protocol.headers.messaging import (
-    CloneGroupOffset,
     GetConsumerStatus,
     OffsetResponse,
     ResetOffset,
@@ -238,13 +237,6 @@ class Offsets:
         for address, queue, offset in commits:
             await self._commit(address, destination, queue, offset)
         return {queue: offset for _, queue, offset in commits}
-
-    async def clone_on_brokers(self, source: str, destination: str, topic: str, *, offline: bool = False) -> None:
-        """Let every broker of the source's retry topic copy its offsets (314)."""
-        header = CloneGroupOffset(src_group=source, dest_group=destination, topic=topic, offline=offline)
-        timeout_ms = self._connection.timeout_ms * SLOW
-        for address in await topic_brokers(self._connection, topic):
-            await self._connection.change(address, RequestCode.CLONE_GROUP_OFFSET, header, timeout_ms=timeout_ms)
 
     async def of_clients(
         self, group: str, topic: str, client_id: str = ""

@@ -55,7 +55,6 @@ class Topics(_Family[topics.Topics]):
     statistics = blocking(topics.Topics.statistics)
     configuration = blocking(topics.Topics.configuration)
     update = blocking(topics.Topics.update)
-    update_each = blocking(topics.Topics.update_each)
     set_permission = blocking(topics.Topics.set_permission)
     delete_from_brokers = blocking(topics.Topics.delete_from_brokers)
     delete_from_name_servers = blocking(topics.Topics.delete_from_name_servers)
@@ -154,7 +153,6 @@ class Offsets(_Family[offsets.Offsets]):
     positions = blocking(offsets.Offsets.positions)
     set = blocking(offsets.Offsets.set)
     clone = blocking(offsets.Offsets.clone)
-    clone_on_brokers = blocking(offsets.Offsets.clone_on_brokers)
     of_clients = blocking(offsets.Offsets.of_clients)
 
 

@@ -164,11 +164,6 @@ class Topics:
         )
         await self._connection.change(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    async def update_each(self, addresses: list[str], config: TopicConfig) -> dict[str, SaturnError]:
-        """`update` on several masters; the errors by address."""
-        seconds = self._connection.timeout_ms / 1000
-        return failed(await ask_each(addresses, lambda address: self.update(address, config), seconds=seconds))
-
     async def set_permission(self, address: str, route: QueueData, topic: str, perm: int) -> TopicConfig:
         """Give a topic on a master another permission and keep the rest of its route entry; returns the new configuration."""
         config = TopicConfig(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from saturnmq.admin.connection import AdminConnection
 from saturnmq.admin.messages import Messages
 from saturnmq.client.trace.records import (
     EndTransaction,
@@ -101,8 +100,8 @@ class Traces:
             print(trace.message_id, {group: len(many) for group, many in trace.groups.items()})
     """
 
-    def __init__(self, connection: AdminConnection) -> None:
-        self._messages = Messages(connection)
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
 
     async def find(self, text: str, topic: str = TRACE_TOPIC) -> list[MessageTrace]:
         """Traces of the message with this unique id, or of the messages with this key; empty if there is none.

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.admin.connection import AdminConnection
-from saturnmq.admin.messages import Messages
-from saturnmq.admin.queue_ranges import read_range
+from saturnmq.admin.messages import Messages, read_range
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_properties
 from saturnmq.errors import BrokerNotExist
@@ -129,9 +128,9 @@ class WaitingMessages:
             print(half.topic, half.group, half.checks)
     """
 
-    def __init__(self, connection: AdminConnection) -> None:
+    def __init__(self, connection: AdminConnection, messages: Messages) -> None:
         self._connection = connection
-        self._messages = Messages(connection)
+        self._messages = messages
 
     async def transactions(self, broker_name: str) -> UndecidedTransactions:
         """Half messages of a broker without a commit or rollback: at most HALVES_MAX are looked at."""

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from saturnmq.cli.cluster import client_of, run
 from saturnmq.cli.everyday.measurement import Measurement
-from saturnmq.cli.everyday.positions import LAST
 from saturnmq.cli.everyday.progress import CommandProgress
-from saturnmq.cli.everyday.reading import PULL_BYTES_MAX, PULL_MESSAGES_MAX, TopicReader
+from saturnmq.cli.everyday.reading import LAST, PULL_BYTES_MAX, PULL_MESSAGES_MAX, TopicReader
 from saturnmq.cli.output import EXIT_DONE, EXIT_PROBLEMS, emit, write
 from saturnmq.cli.runtime import implementation, loop_name
 from saturnmq.client.client import Client

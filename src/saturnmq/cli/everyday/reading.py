@@ -4,28 +4,30 @@ Memory is bounded: of each queue at most one answer to a pull is held. A topic w
 all answers together have about 16 MiB, unless single messages are larger. Apache brokers limit a pull by themselves, to 32 messages
 and 256 KiB.
 
-Requirements: PL-05, UX-05.
+Requirements: CLI-11, PL-05, UX-05.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from saturnmq.cli.everyday.positions import Start
 from saturnmq.cli.output import warn
 from saturnmq.client.client import Client
 from saturnmq.client.filters import Filter
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
+from saturnmq.config.settings import parse_duration_ms, parse_time_ms
 from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 
 PULL_MESSAGES_MAX: Final = 512
 PULL_BYTES_MAX: Final = 256 * 1024
@@ -197,3 +199,32 @@ async def _all(waits: Sequence[Coroutine[Any, Any, _Queue]]) -> list[_Queue]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Start(NamedTuple):
+    """At most one is set: the offset for every queue, or the store time in Unix ms. last: at the end of each queue."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+    last: bool = False
+
+
+FIRST = Start()
+LAST = Start(last=True)
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """`first`, `last`, an offset, a duration before now, or a time in ISO 8601. Raises ConfigError."""
+    text = text.strip()
+    if text in ("first", "last", "now"):
+        return FIRST if text == "first" else LAST
+    if re.fullmatch(r"\d{1,18}", text):
+        return Start(offset=int(text))
+    with contextlib.suppress(ValueError, OverflowError):
+        return Start(time_ms=max(now_ms - parse_duration_ms(text), 0))
+    with contextlib.suppress(ValueError, OverflowError):
+        return Start(time_ms=max(parse_time_ms(text, now_ms), 0))
+    raise ConfigError(
+        f"--from {text!r:.60} must be first, last, an offset such as 4711, a duration before now such as 10m, "
+        "or a time such as 2026-01-31T12:00:00Z"
+    )

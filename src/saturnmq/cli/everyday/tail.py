@@ -15,8 +15,7 @@ from typing import Any
 
 from saturnmq.cli.cluster import client_of, run
 from saturnmq.cli.everyday.messages import Printer
-from saturnmq.cli.everyday.positions import FIRST, parse_start
-from saturnmq.cli.everyday.reading import TopicReader
+from saturnmq.cli.everyday.reading import FIRST, TopicReader, parse_start
 from saturnmq.cli.output import EXIT_DONE, emit, warn
 from saturnmq.client.client import Client
 from saturnmq.client.filters import Filter, sql, tag

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from saturnmq.cli.mqadmin.java_forms import text_order
-from saturnmq.cli.mqadmin.java_text import absent, version_name
+from saturnmq.cli.mqadmin.java_forms import absent, text_order, version_name
 from saturnmq.cli.mqadmin.output import Call, Shown
 from saturnmq.cli.output import warn
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from saturnmq.cli.mqadmin.files import make_own, write_file
-from saturnmq.cli.mqadmin.java_forms import indented
-from saturnmq.cli.mqadmin.java_text import version_name
+from saturnmq.cli.mqadmin.java_forms import indented, version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Call
 from saturnmq.protocol.errors import ConfigError

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from saturnmq.admin.consumption import by_queue, lag
 from saturnmq.admin.groups import GroupConfigured, GroupSummary
 from saturnmq.cli.mqadmin import since
-from saturnmq.cli.mqadmin.java_forms import address_order, fixed, text_order
-from saturnmq.cli.mqadmin.java_text import boolean, cut, fields_text, version_name
+from saturnmq.cli.mqadmin.java_forms import address_order, boolean, cut, fields_text, fixed, text_order, version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Call, Shown, Time
 from saturnmq.protocol.bodies import SubscriptionGroupConfig

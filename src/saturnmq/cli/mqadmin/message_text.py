@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from saturnmq.admin.messages import Track
-from saturnmq.cli.mqadmin.java_text import absent, host_text, map_text, signed_bytes
+from saturnmq.cli.mqadmin.java_forms import absent, host_text, map_text, signed_bytes
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Time
 from saturnmq.client.message import Message

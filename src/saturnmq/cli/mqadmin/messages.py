@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from saturnmq.admin.messages import TOOLS_GROUP, PullResult, PullStatus
 from saturnmq.cli.mqadmin import java_forms
-from saturnmq.cli.mqadmin.java_text import boolean, queue_text, time_of
+from saturnmq.cli.mqadmin.java_forms import boolean, queue_text, time_of
 from saturnmq.cli.mqadmin.message_text import body_text, checked_charset, fields_of, one_line
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Call

@@ -11,7 +11,7 @@ from typing import Final
 from saturnmq.admin.consumption import queue_order
 from saturnmq.admin.offsets import TO_THE_END, Rollback
 from saturnmq.cli.mqadmin import java_forms
-from saturnmq.cli.mqadmin.java_text import boolean, cut, time_of
+from saturnmq.cli.mqadmin.java_forms import boolean, cut, time_of
 from saturnmq.cli.mqadmin.output import Call
 from saturnmq.protocol.bodies import MessageQueue
 

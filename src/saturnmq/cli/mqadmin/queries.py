@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from saturnmq.admin.messages import TraceView, unique_id_time
 from saturnmq.cli.mqadmin.files import write_body
-from saturnmq.cli.mqadmin.java_forms import text_order
-from saturnmq.cli.mqadmin.java_text import absent, fields_text, queue_text
+from saturnmq.cli.mqadmin.java_forms import absent, fields_text, queue_text, text_order
 from saturnmq.cli.mqadmin.message_text import Bounds, fields_of, lines_of, track_text
 from saturnmq.cli.mqadmin.output import Call, Shown, Time
 from saturnmq.cli.output import EXIT_DONE, warn

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from saturnmq.admin.connection import ask_each
 from saturnmq.admin.statistics import TopicFlow
-from saturnmq.cli.mqadmin.java_forms import fixed, text_order
-from saturnmq.cli.mqadmin.java_text import cut
+from saturnmq.cli.mqadmin.java_forms import cut, fixed, text_order
 from saturnmq.cli.mqadmin.output import Call, Shown
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.protocol.errors import SaturnError

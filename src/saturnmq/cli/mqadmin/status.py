@@ -16,8 +16,7 @@ from typing import Any, Final
 from saturnmq.admin.connection import ask_each
 from saturnmq.admin.health import QueueTrouble, Trouble, queue_troubles, same_subscriptions
 from saturnmq.cli.mqadmin.files import safe_name, write_file
-from saturnmq.cli.mqadmin.java_forms import fixed, text_order
-from saturnmq.cli.mqadmin.java_text import boolean, fields_text, queue_text, version_name
+from saturnmq.cli.mqadmin.java_forms import boolean, fields_text, fixed, queue_text, text_order, version_name
 from saturnmq.cli.mqadmin.options import WrongOptions
 from saturnmq.cli.mqadmin.output import Call
 from saturnmq.escaping import escaped
