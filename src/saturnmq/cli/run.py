@@ -66,14 +66,7 @@ def run_admin(argv: Sequence[str]) -> int:
 
     set_up_logging(debug="--debug" in argv, quiet=True, errors_only="--json" in argv)
     implementation()
-    try:
-        code = run.main(argv)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        return end_of_pipe()
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return run.main(argv)
 
 
 def end_of_pipe() -> int:
@@ -82,11 +75,8 @@ def end_of_pipe() -> int:
     return EXIT_DONE
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code."""
-    admin_argv = admin_words(sys.argv[1:] if argv is None else argv)
-    if admin_argv is not None:
-        return run_admin(admin_argv)
+def run_command(argv: Sequence[str]) -> int:
+    """Run a command of the table; return its exit code."""
     parser = build_parser()
     args, unparsed = parser.parse_known_args(argv)
     command: CliCommand | None = getattr(args, "command", None)
@@ -102,11 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_up_logging(debug=args.debug, quiet=args.quiet)
         implementation()
         code: int = command.load()(args)
+        return code
+    except BrokenPipeError:
+        raise
+    except (SaturnError, OSError) as error:
+        return fail(error, args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    admin_argv = admin_words(argv)
+    try:
+        code = run_command(argv) if admin_argv is None else run_admin(admin_argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         return end_of_pipe()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except (SaturnError, OSError) as error:
-        return fail(error, args)
