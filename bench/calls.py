@@ -1,4 +1,4 @@
-"""Python calls of a broker per plain send, per message of a batch and per pull of 32 records.
+"""Python calls of a broker per plain send, per message of a batch and per pull of 32 records, and of an administrator's command.
 
 Calls show what a change costs on a machine whose times are noisy; CPU time follows them. `python bench/calls.py` prints a
 table, `--json` a line. The client is a socket in another thread, so that only the broker's event loop is counted. Each figure
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import io
 import json
+import os
 import socket
 import struct
 import sys
@@ -24,11 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 from saturnmq.broker import Broker, BrokerSettings
+from saturnmq.cli.mqadmin.run import main as run_command
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, encode_frame
 from saturnmq.protocol.message import BatchItem, encode_batch, encode_properties
 from saturnmq.store import StoreProfile, StoreSettings
+from saturnmq.testing import SyncEmbeddedBroker
 
 TOPIC, GROUP = "calls", "producers"
 BODY = bytes(128)
@@ -157,12 +162,33 @@ async def measure(folder: Path) -> dict[str, float]:
         await broker.stop()
 
 
+def calls_of_command() -> dict[str, float]:
+    """Row -> calls of `saturnmq admin topicStatus` for 8 queues, from parsed words to printed text: two requests to two servers."""
+    count, own = CallCount(), 0
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal own
+        count(frame, event, argument)
+        own += event == "call" and f"{os.sep}saturnmq{os.sep}" in frame.f_code.co_filename
+
+    with SyncEmbeddedBroker() as server, contextlib.redirect_stdout(io.StringIO()):
+        words = ["-n", server.name_servers, "-t", TOPIC]
+        run_command(["updateTopic", *words, "-b", server.broker_address, "--quiet"])
+        run_command(["topicStatus", *words])  # imports
+        sys.setprofile(profile)
+        try:
+            run_command(["topicStatus", *words])
+        finally:
+            sys.setprofile(None)
+    return {"admin topicStatus": count.calls, "admin topicStatus, without the event loop": own}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of the table")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="saturnmq-calls-") as folder:
-        rows = uvloop.run(measure(Path(folder)))
+        rows = uvloop.run(measure(Path(folder))) | calls_of_command()
     if args.json:
         print(json.dumps({name: round(calls, 1) for name, calls in rows.items()}))
         return
