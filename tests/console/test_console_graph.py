@@ -10,8 +10,8 @@ from browsing import name_server
 
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
+from saturnmq.console.forms import WrongField
 from saturnmq.console.graph import EDGES_MAX, draw, edges_of
-from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker

@@ -82,7 +82,7 @@ async def test_group_is_created_changed_and_deleted(console: Open) -> None:
             assert (config.retry_queue_nums, config.retry_max_times) == (2, 5)
             assert config.consume_enable and not config.consume_broadcast_enable
             page = (await one.browser.get("/groups/DefaultCluster/made")).text
-            assert 'name="retry_max_times" type="number" min="0" max="10000" value="5"' in page
+            assert 'name="retry_max_times" value="5" type="number" min="0" max="10000"' in page
             assert (await one.browser.post("/do/group", data=form | {"retry_max_times": "-1"})).status_code == 400
             deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "made", "confirm": "made"}
             assert (await one.browser.post("/do/group/delete", data=deletion)).status_code == 400  # no broker

@@ -21,8 +21,8 @@ from saturnmq.admin.accounts import AccountVersions
 from saturnmq.admin.connection import MASTER_ID, answered, failed
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
+from saturnmq.console.forms import WrongField
 from saturnmq.console.pages import missing
-from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.bodies import AclConfig, PlainAccessConfig
 from saturnmq.protocol.errors import ConfigError, SaturnError

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.offsets import TO_THE_END, Position, Rollback
 from saturnmq.console.context import Page
-from saturnmq.console.refused import WrongField
+from saturnmq.console.forms import WrongField
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.names import topic_problem

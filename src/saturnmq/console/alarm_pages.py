@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from saturnmq.console.actions import whole
 from saturnmq.console.alarms import LIMITS, GroupRule
 from saturnmq.console.context import Page
-from saturnmq.console.refused import WrongField
+from saturnmq.console.forms import WrongField
 
 GROUP_MAX: Final = 255
 NUMBER_MAX: Final = 999_999_999

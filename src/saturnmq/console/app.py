@@ -78,6 +78,10 @@ PAGES: Final[dict[str, tuple[Handler, str]]] = {
     "/alarms": (alarm_pages.show, "viewer"),
     "/audit": (pages.audit_log, "admin"),
 }
+FORM_ABOVE: Final = (
+    "/groups/{cluster}/{name}/reset",
+    "/ledger/{name}/transfer",
+)  # previews: their form is on the page above
 # Changes: path, action in the audit log, handler, role that may make it.
 CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
     "/do/message": ("send", messages.send, "operator"),
@@ -108,12 +112,16 @@ CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
 def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: bool = False) -> Starlette:
     """The application. hosts: names under which browsers may ask for it; secure: it is served over TLS."""
     login = Login(services, secure=secure)
+    page_routes = [
+        Route(path, viewing(services, handler, role, form_above=path in FORM_ABOVE), methods=["GET"])
+        for path, (handler, role) in PAGES.items()
+    ]
     routes = [
         Route("/login", login.form, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),
         Route("/language", login.language, methods=["POST"]),
         Route("/health", lambda request: PlainTextResponse("ok"), methods=["GET"]),
-        *(Route(path, viewing(services, handler, role), methods=["GET"]) for path, (handler, role) in PAGES.items()),
+        *page_routes,
         *(
             Route(path, changing(services, action, handler, role), methods=["POST"])
             for path, (action, handler, role) in {"/do/logout": ("logout", login.log_out, "viewer"), **CHANGES}.items()
@@ -132,6 +140,6 @@ def build(services: Services, *, hosts: Sequence[str] = LOCAL_HOSTS, secure: boo
             await services.jobs.close()
 
     middleware = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))]
-    return Starlette(
-        routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers=failure_pages(services)
-    )
+    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers=failure_pages(services))
+    app.state.pages = page_routes  # where refused forms are shown again
+    return app

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from saturnmq.console.context import Page
+from saturnmq.console.forms import WrongField
 from saturnmq.console.pages import missing
-from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.errors import ConfigError, SaturnError
 

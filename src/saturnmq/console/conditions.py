@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from saturnmq.client.message import Message
+from saturnmq.console.forms import WrongField
 from saturnmq.console.jsonpath import Step, equals, parse_path, reached
-from saturnmq.console.refused import WrongField
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
 BODY_BYTES_MAX: Final = 256 * 1024  # a larger body matches no JSON path

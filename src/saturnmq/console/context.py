@@ -12,24 +12,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
 from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
 from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
 from saturnmq.console.charts import RANGES, line_chart, short, size, with_commas
+from saturnmq.console.forms import PROBLEM, SHOWN_ON, Form, RefusedForm, WrongField, form_of
 from saturnmq.console.jobs import Jobs
-from saturnmq.console.refused import SHOWN_ON, WrongField, with_problem
 from saturnmq.console.state import ClusterState
 from saturnmq.console.texts import LANGUAGES, translate
 from saturnmq.console.users import Session, Sessions
@@ -78,7 +77,7 @@ NAVIGATION: Final = (
     ),
 )  # headings of the navigation, and their links: path, text, role that may see it
 UNLOGGED: Final = ("csrf", "password", "secret", "body", SHOWN_ON)  # fields of forms that the audit log leaves out
-_AGAIN: Final = "saturnmq.again"  # in the scope of a page that is rendered again; it is not, once more, if it fails
+_REFUSED: Final = "saturnmq.refused"  # in the scope of a page that is rendered again: the form on it that was refused
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
 T = TypeVar("T")
 
@@ -138,7 +137,7 @@ def paged(items: Sequence[T], text: str | None, rows: int = PAGE_ROWS) -> Rows:
 
 
 class Page:
-    """One request of a user who is logged in, or of the login page (session None)."""
+    """One request of a user who is logged in, or of the login page (session None). refused: the form of the page to show again."""
 
     environment: Final = Environment(
         loader=PackageLoader("saturnmq.console"), autoescape=select_autoescape(["html"]), undefined=StrictUndefined
@@ -148,6 +147,7 @@ class Page:
         self.services = services
         self.request = request
         self.session = session
+        self.refused: RefusedForm | None = request.scope.get(_REFUSED)
         cookie_language = request.cookies.get("saturnmq_language", "")
         self.language = (
             cookie_language
@@ -165,6 +165,7 @@ class Page:
         part = self.request.headers.get("hx-request") == "true" and "hx-boosted" not in self.request.headers
         shared = {
             "t": self.text,
+            "form": self.form,
             "language": self.language,
             "languages": LANGUAGES,
             "session": self.session,
@@ -178,7 +179,22 @@ class Page:
             "stale_warning": self.stale_warning() if self.session is not None else "",
         }
         content = self.environment.get_template(template).render(shared | values)
-        return HTMLResponse(content, status)
+        return HTMLResponse(content, status if self.refused is None else 400)
+
+    def form(self, action: str, *others: str, method: str = "post", **hidden: str) -> Form:
+        """A form of this page (see `form_of`). One that is posted names the page, so that it can be shown again."""
+        form = form_of(self.refused, action, *others, *(() if action else (self.address,)), **hidden)
+        if method == "post":
+            form.hidden[SHOWN_ON] = self.address
+        return form
+
+    @property
+    def address(self) -> str:
+        """Path and query, as the browser sent them."""
+        scope = self.request.scope
+        return "?".join(
+            filter(None, (scope["raw_path"].decode(errors="replace"), scope["query_string"].decode(errors="replace")))
+        )
 
     def stale_warning(self) -> str:
         """What to say above a state of the cluster that is not that of now; empty if it is."""
@@ -228,9 +244,12 @@ def preferred_language(header: str) -> str:
 
 
 def viewing(
-    services: Services, handler: Handler, role: str = "viewer", *, action: str = ""
+    services: Services, handler: Handler, role: str = "viewer", *, action: str = "", form_above: bool = False
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A route for users with a role; others are sent to the login page or refused. action: of a change, to log refusals."""
+    """A route for users with a role; others are sent to the login page or refused. action: of a change, to log refusals.
+
+    form_above: a preview, whose form is on the page above it.
+    """
 
     async def route(request: Request) -> Response:
         session = services.sessions.find(request.cookies.get(COOKIE, ""))
@@ -246,7 +265,7 @@ def viewing(
         try:
             return await handler(request, page)
         except (ConfigError, LocalProtocolError) as error:  # of what was typed
-            return await refused_form(request, page, error)
+            return await refused_form(request, page, error, above=form_above)
         except SaturnError as error:  # of what a server answered, or did not answer
             return page.render("message.html", 502, message=page.text("failed", reason=error.message))
 
@@ -268,45 +287,33 @@ def failure_pages(services: Services) -> dict[Any, Callable[[Request, Exception]
     return {404: missing_page, 500: defect}
 
 
-async def refused_form(request: Request, page: Page, error: SaturnError) -> Response:
-    """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known."""
-    form = await request.form() if request.method == "POST" else request.query_params
-    texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-    before = await _page_before(request, dict(texts).get(SHOWN_ON, ""))
-    if before is not None:
-        wrong = error.field if isinstance(error, WrongField) else ""
-        html = with_problem(before[1], before[0], request.scope["path"], texts, error.message, wrong)
-        if html is not None:
-            return HTMLResponse(html, 400)
-    return page.render("message.html", 400, message=error.message, alert=True)
+async def refused_form(request: Request, page: Page, error: SaturnError, *, above: bool) -> Response:
+    """The page that a refused form is on, with the values and the problem; a page with the problem alone if it is not known.
 
-
-async def _page_before(request: Request, shown_on: str) -> tuple[str, str] | None:
-    """Address and HTML of the page that a form was sent from, rendered again; None if none of ours is named.
-
-    shown_on: its path and query if the form was refused before, else the browser names it.
+    above: the form of this preview is on the page above it.
     """
-    host = request.headers.get("host", "")
-    try:
-        before = urlsplit(f"//{host}{shown_on}" if shown_on else request.headers.get("referer", ""))
-    except ValueError:  # such as http://[
-        return None
-    path = unquote(before.path)
-    # With its query, a page whose form asks for the page itself would be refused again.
-    query = "" if path == request.scope["path"] else before.query
+    form = await request.form() if request.method == "POST" else request.query_params
+    values = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    # Without its query: a page whose form asks for the page itself would be refused again.
+    own = page.address.partition("?")[0]
+    address = dict(values).get(SHOWN_ON, "") if request.method == "POST" else own.rpartition("/")[0] if above else own
+    wrong = error.field if isinstance(error, WrongField) else ""
+    response = await _page_again(request, address, RefusedForm(request.scope["path"], values, error.message, wrong))
+    return response or page.render("message.html", 400, message=error.message, alert=True)
+
+
+async def _page_again(request: Request, address: str, refused: RefusedForm) -> Response | None:
+    """The page of an address, by its own function, with a refused form; None for no page of ours, or one without that form."""
+    path, _, query = address.partition("?")
     scope = {
-        **request.scope, "method": "GET", "path": path, "raw_path": before.path.encode(), "query_string": query.encode(),
-        _AGAIN: True,
+        **request.scope, "method": "GET", "path": unquote(path), "raw_path": path.encode(errors="replace"),
+        "query_string": query.encode(errors="replace"), _REFUSED: refused,
     }  # fmt: skip
-    if before.netloc != host or not path.startswith("/") or _AGAIN in request.scope:
-        return None
-    for route in request.app.routes:
+    for route in request.app.state.pages if _REFUSED not in request.scope else ():
         match, child = route.matches(scope)
-        if match is Match.FULL and isinstance(route, Route) and iscoroutinefunction(route.endpoint):
-            response = await route.endpoint(Request({**scope, **child}))
-            shown = type(response) is HTMLResponse and response.status_code == 200
-            address = f"{before.path}?{query}" if query else before.path
-            return (address, bytes(response.body).decode()) if shown else None
+        if match is Match.FULL:
+            response: Response = await route.endpoint(Request({**scope, **child}))
+            return response if PROBLEM.encode() in bytes(response.body) else None
     return None
 
 

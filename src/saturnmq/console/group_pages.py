@@ -23,8 +23,8 @@ from saturnmq.console.actions import whole
 from saturnmq.console.asking import clients_of, progress_of, within
 from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Page, paged
+from saturnmq.console.forms import WrongField
 from saturnmq.console.pages import levels_of, missing
-from saturnmq.console.refused import WrongField
 from saturnmq.console.state import View
 from saturnmq.history import Series
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageQueue, SubscriptionGroupConfig
@@ -111,8 +111,8 @@ async def group(request: Request, page: Page, view: View) -> Response:
         out_rate=view.out_rates.get(key),
         badge=badge_of(view, group_state, connected, silent),
         dead=letters.kept if letters is not None else 0,
-        topics=users_first(list(group_state.topics)),
-        is_internal=is_internal,
+        topics=[name for name in users_first(list(group_state.topics)) if not is_internal(name)],
+        internal_topics=[name for name in users_first(list(group_state.topics)) if is_internal(name)],
         numbers=NUMBERS,
         flags=FLAGS,
         masters={

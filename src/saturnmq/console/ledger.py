@@ -79,7 +79,10 @@ async def group(request: Request, page: Page, view: View) -> Response:
     ledger_group = await _group(page, view, name)
     if ledger_group is None:
         return missing(page, "group", name)
-    return page.render("ledger_group.html", group=ledger_group, age=page.services.state.age(view))
+    candidates = {peer: f"{peer} {at}" for peer, at in ledger_group.peers.items() if peer != ledger_group.leader}
+    return page.render(
+        "ledger_group.html", group=ledger_group, candidates=candidates, age=page.services.state.age(view)
+    )
 
 
 async def preview_transfer(request: Request, page: Page, view: View) -> Response:

@@ -22,7 +22,7 @@ from saturnmq.console.bodies import body_of
 from saturnmq.console.conditions import readable
 from saturnmq.console.context import Page
 from saturnmq.console.download import fields_of, json_line
-from saturnmq.console.refused import WrongField
+from saturnmq.console.forms import WrongField
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import TIMER_LIMIT_MS, TRACE_TOPIC, ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, response_error

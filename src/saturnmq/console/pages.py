@@ -185,6 +185,8 @@ async def topic(request: Request, page: Page, view: View) -> Response:
         queue_count=len(queues),
         problems=problems | {address: error.message for address, error in failed(tables).items()},
         addresses=names,
+        members={"": page.text("every_broker")}
+        | {names[name]: name for name in sorted(topic_state.configs) if name in names},
         in_rate=view.in_rates.get(key),
         rates=await asyncio.to_thread(rates_of, page, series),
         age=page.services.state.age(view),

@@ -23,9 +23,9 @@ from saturnmq.console.actions import moment
 from saturnmq.console.conditions import Conditions, parse_conditions, readable
 from saturnmq.console.context import Page, paged
 from saturnmq.console.download import COLUMNS, csv_line, fields_of, json_line
+from saturnmq.console.forms import WrongField
 from saturnmq.console.jobs import Job
 from saturnmq.console.messages import link
-from saturnmq.console.refused import WrongField
 from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue

@@ -15,7 +15,7 @@ from saturnmq.admin.survey import TopicState
 from saturnmq.admin.system_names import is_system, is_system_producer
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
-from saturnmq.console.refused import WrongField
+from saturnmq.console.forms import WrongField
 from saturnmq.console.state import View
 from saturnmq.protocol.bodies import Connection, ProducerInfo
 from saturnmq.protocol.errors import SaturnError
