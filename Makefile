@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env console-pictures changes spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -165,6 +165,13 @@ crash: $(LIGHT)  ## 100,000 crash states of the store, 50,000 of ledgers, then 5
 
 console-pictures: $(READY)  ## draw the pictures of docs/console.md again, in an installed Chromium
 	PYTHONPATH=tests:tests/console $(BIN)/python tests/console/pictures.py docs/images
+
+# Without fuzzy matches: a text without a translation is shown in English, a wrong one would be shown as it is.
+texts: $(READY)  ## collect the texts of the console into its gettext catalogs, and compile them
+	mkdir -p build
+	$(BIN)/pybabel -q extract -F pyproject.toml -k NC_:1c,2 --add-location file --sort-by-file -o build/console.pot src/saturnmq/console
+	$(BIN)/pybabel -q update -D console -d src/saturnmq/console/locale -i build/console.pot --no-fuzzy-matching --ignore-obsolete --ignore-pot-creation-date --width 120
+	$(BIN)/pybabel compile -D console -d src/saturnmq/console/locale --statistics
 
 changes: $(LIGHT)  ## the entry that the next release adds to CHANGELOG.md
 	$(BIN)/towncrier build --draft --version next

@@ -23,9 +23,9 @@ from browsing import Times
 from ports import free_port
 from saturnmq.admin import Admin
 from saturnmq.admin.survey import Surveyor
-from saturnmq.console.alarm_texts import ALARM_TEXTS
 from saturnmq.console.alarms import GROWTH_SECONDS, LIMITS, ROUND_SECONDS, WAITS, Alarms, GroupRule
 from saturnmq.console.state import ClusterState
+from saturnmq.console.texts import LABELS
 from saturnmq.protocol.bodies import KVTable
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -227,7 +227,7 @@ async def test_what_breaks_raises_its_alarm_until_it_is_mended(
 
 
 def test_faults_cover_every_rule() -> None:
-    rules = {key.removeprefix("alarm_") for key in ALARM_TEXTS if key.startswith("alarm_")} - {"history"}
+    rules = LABELS["alarm"].keys()
     assert {rule for rule, _, _ in FAULTS} == rules
     names = {"slave_bytes": "slave"}
     assert {names.get(limit, limit) for limit in LIMITS} <= rules

@@ -115,15 +115,15 @@ def test_thousands_are_separated() -> None:
 @pytest.mark.parametrize(
     ("lag", "clients", "rate", "kind", "text"),
     [
-        (0, None, None, "idle", "state_unknown"),
-        (5, None, 0.0, "idle", "state_unknown"),
-        (0, 0, None, "idle", "state_idle"),
-        (1, 0, None, "bad", "state_stopped"),
-        (1, 1, 0.0, "warn", "state_stuck"),
-        (1, 1, None, "ok", "state_consuming"),
-        (1, 1, 0.5, "ok", "state_consuming"),
-        (0, 1, 0.0, "ok", "state_up_to_date"),
-        (0, 2, 9.0, "ok", "state_up_to_date"),
+        (0, None, None, "idle", "not known"),
+        (5, None, 0.0, "idle", "not known"),
+        (0, 0, None, "idle", "no client"),
+        (1, 0, None, "bad", "stopped: no client"),
+        (1, 1, 0.0, "warn", "stuck: nothing consumed"),
+        (1, 1, None, "ok", "consuming"),
+        (1, 1, 0.5, "ok", "consuming"),
+        (0, 1, 0.0, "ok", "up to date"),
+        (0, 2, 9.0, "ok", "up to date"),
     ],
 )
 def test_badge_of_a_group(lag: int, clients: int | None, rate: float | None, kind: str, text: str) -> None:

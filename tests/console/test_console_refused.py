@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from browsing import HOST, name_server
 
-from saturnmq.console.context import Page
+from saturnmq.console.context import environment_of
 from saturnmq.console.forms import Form, RefusedForm, form_of
 from saturnmq.testing import EmbeddedBroker
 
@@ -27,7 +27,7 @@ SENT = [("id", "2"), ("x", '"<'), ("off", "1"), ("t", "new</textarea>"), ("s", "
 def drawn(form: Form) -> str:
     """The HTML of a form with a field of each kind."""
     text = f'{{% import "forms.html" as m %}}{{% call m.form(f, none) %}}{FIELDS}{{% endcall %}}'
-    return Page.environment.from_string(text).render(f=form)
+    return environment_of("en").from_string(text).render(f=form)
 
 
 def test_typed_values_stand_in_the_form_that_was_sent() -> None:

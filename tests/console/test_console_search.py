@@ -208,8 +208,8 @@ async def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
             shares = job.collector.shares()
             tables = {title: {name: count for name, count, _ in rows} for title, rows in shares.tables}
             assert shares.count == 42 and shares.least == 3
-            assert tables["tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
-            assert tables["properties"]["shop"] == 40 and sum(tables["sizes"].values()) == 42
+            assert tables["Tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
+            assert tables["Properties"]["shop"] == 40 and sum(tables["Sizes"].values()) == 42
             assert sum(rate * 60 for _, rate in shares.rates) == pytest.approx(42)
             assert ">47.6 %<" in await shown(one, job)
 

@@ -47,7 +47,7 @@ async def listing(request: Request, page: Page, view: View) -> Response:
         return (
             missing(page, "broker", address)
             if address
-            else page.render("message.html", message=page.text("no_masters"))
+            else page.render("message.html", message=page.gettext("No master is known."))
         )
     accounts = page.services.admin.accounts
     same = [master.address for master in masters if master.cluster == chosen.cluster and not master.problem]
@@ -149,7 +149,7 @@ async def _on_masters(page: Page, form: FormData, change: Callable[[str], Awaita
         except SaturnError as error:
             problems.append(f"{name}: {error.message}")
     if problems:
-        raise SaturnError(page.text("partly", reason="; ".join(problems)))
+        raise SaturnError(page.gettext("Not on every broker: {reason}", reason="; ".join(problems)))
     return RedirectResponse(f"/accounts?broker={quote(_text(form, 'broker'), safe='')}", 303)
 
 

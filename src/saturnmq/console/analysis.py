@@ -18,6 +18,7 @@ from saturnmq.console.conditions import readable
 from saturnmq.console.context import Page
 from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.console.search import opened, range_of, topic_of
+from saturnmq.console.texts import N_
 
 SAMPLE_MAX: Final = 50_000
 NAMES_MAX: Final = 5000  # different ones that are counted; more are counted together
@@ -30,7 +31,7 @@ _MINUTES_MAX: Final = 10_000
 
 @dataclass(frozen=True)
 class SampleShares:
-    """What a page shows. tables: key of the title, rows of (name, count, percent). rates: (Unix seconds, messages per second)."""
+    """What a page shows. tables: title, rows of (name, count, percent). rates: (Unix seconds, messages per second)."""
 
     count: int
     bytes: int
@@ -78,11 +79,11 @@ class MessageSample:
     def shares(self) -> SampleShares:
         """What has been counted so far."""
         tables = [
-            ("tags", self._table(self._tags)),
-            ("keys", self._table(self._keys)),
-            ("sizes", self._table(self._sizes)),
-            ("properties", self._table(self._properties)),
-            ("sent_from", self._table(self._producers)),
+            (N_("Tags"), self._table(self._tags)),
+            (N_("Keys"), self._table(self._keys)),
+            (N_("Sizes"), self._table(self._sizes)),
+            (N_("Properties"), self._table(self._properties)),
+            (N_("Sent from"), self._table(self._producers)),
         ]
         minutes = sorted(self._minutes.copy().items())
         rates = [(minute * 60, count / 60) for minute, count in minutes][-1440:]

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from saturnmq.admin.survey import GroupState
 from saturnmq.console.state import View
+from saturnmq.console.texts import N_
 from saturnmq.protocol.bodies import ConsumerConnection
 
 
 @dataclass(frozen=True)
 class Badge:
-    """kind: ok, idle, warn or bad, as in the style sheet; text: key of the text."""
+    """kind: ok, idle, warn or bad, as in the style sheet; text: in English."""
 
     kind: str
     text: str
@@ -24,12 +25,12 @@ class Badge:
 def group_badge(lag: int, clients: int | None, rate: float | None) -> Badge:
     """The state of a group. clients: None if a broker did not answer; rate: consumed messages per second, None if not known yet."""
     if clients is None:
-        return Badge("idle", "state_unknown")
+        return Badge("idle", N_("not known"))
     if not clients:
-        return Badge("bad", "state_stopped") if lag else Badge("idle", "state_idle")
+        return Badge("bad", N_("stopped: no client")) if lag else Badge("idle", N_("no client"))
     if lag and rate == 0:
-        return Badge("warn", "state_stuck")
-    return Badge("ok", "state_consuming" if lag else "state_up_to_date")
+        return Badge("warn", N_("stuck: nothing consumed"))
+    return Badge("ok", N_("consuming") if lag else N_("up to date"))
 
 
 def badge_of(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -30,7 +30,7 @@ from saturnmq.console.charts import RANGES, line_chart, short, size, with_commas
 from saturnmq.console.forms import PROBLEM, SHOWN_ON, Form, RefusedForm, WrongField, form_of
 from saturnmq.console.jobs import Jobs
 from saturnmq.console.state import ClusterState
-from saturnmq.console.texts import LANGUAGES, translate
+from saturnmq.console.texts import LABELS, LANGUAGES, N_, texts_of
 from saturnmq.console.users import Session, Sessions
 from saturnmq.escaping import escaped, quoted
 from saturnmq.history import History
@@ -48,34 +48,42 @@ FIELDS_MAX: Final = 2100  # of a form of a user who is logged in
 LOGGED_MAX: Final = 8000  # characters of a form in the audit log
 NAVIGATION: Final = (
     (
-        "cluster",
+        N_("Cluster"),
         (
-            ("/", "overview", "viewer"),
-            ("/brokers", "brokers", "viewer"),
-            ("/ledger", "ledger", "viewer"),
-            ("/name-servers", "name_servers", "viewer"),
+            ("/", N_("Overview"), "viewer"),
+            ("/brokers", N_("Brokers"), "viewer"),
+            ("/ledger", N_("DLedger groups"), "viewer"),
+            ("/name-servers", N_("NameServers"), "viewer"),
         ),
     ),
     (
-        "messages",
+        N_("Messages"),
         (
-            ("/topics", "topics", "viewer"),
-            ("/messages", "find_message", "viewer"),
-            ("/search", "search_range", "viewer"),
-            ("/traces", "traces", "viewer"),
-            ("/dead-letters", "dead_letters", "viewer"),
-            ("/waiting", "waiting", "viewer"),
+            ("/topics", N_("Topics"), "viewer"),
+            ("/messages", N_("Find a message"), "viewer"),
+            ("/search", N_("Search"), "viewer"),
+            ("/traces", N_("Traces"), "viewer"),
+            ("/dead-letters", N_("Dead letters"), "viewer"),
+            ("/waiting", N_("Held back"), "viewer"),
         ),
     ),
     (
-        "clients",
-        (("/groups", "groups", "viewer"), ("/producers", "producers", "viewer"), ("/graph", "graph", "viewer")),
+        N_("Clients"),
+        (
+            ("/groups", N_("Groups"), "viewer"),
+            ("/producers", N_("Producers"), "viewer"),
+            ("/graph", N_("Graph"), "viewer"),
+        ),
     ),
     (
-        "operation",
-        (("/alarms", "alarms", "viewer"), ("/accounts", "accounts", "admin"), ("/audit", "audit", "admin")),
+        N_("Operation"),
+        (
+            ("/alarms", N_("Alarms"), "viewer"),
+            ("/accounts", N_("Accounts"), "admin"),
+            ("/audit", N_("Audit log"), "admin"),
+        ),
     ),
-)  # headings of the navigation, and their links: path, text, role that may see it
+)  # headings of the navigation, and their links: path, label, role that may see it
 UNLOGGED: Final = ("csrf", "password", "secret", "body", SHOWN_ON)  # fields of forms that the audit log leaves out
 _REFUSED: Final = "saturnmq.refused"  # in the scope of a page that is rendered again: the form on it that was refused
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
@@ -139,10 +147,6 @@ def paged(items: Sequence[T], text: str | None, rows: int = PAGE_ROWS) -> Rows:
 class Page:
     """One request of a user who is logged in, or of the login page (session None). refused: the form of the page to show again."""
 
-    environment: Final = Environment(
-        loader=PackageLoader("saturnmq.console"), autoescape=select_autoescape(["html"]), undefined=StrictUndefined
-    )
-
     def __init__(self, services: Services, request: Request, session: Session | None) -> None:
         self.services = services
         self.request = request
@@ -154,7 +158,7 @@ class Page:
             if cookie_language in LANGUAGES
             else preferred_language(request.headers.get("accept-language", ""))
         )
-        self.text = partial(translate, self.language)
+        self.gettext = texts_of(self.language).gettext
         chosen = request.query_params.get("range", "")
         self.range = chosen if chosen in RANGES else next(iter(RANGES))
         now = int(time.time())
@@ -164,7 +168,6 @@ class Page:
         """A page, or only its content for a live update."""
         part = self.request.headers.get("hx-request") == "true" and "hx-boosted" not in self.request.headers
         shared = {
-            "t": self.text,
             "form": self.form,
             "language": self.language,
             "languages": LANGUAGES,
@@ -178,7 +181,7 @@ class Page:
             "span": self.span,
             "stale_warning": self.stale_warning() if self.session is not None else "",
         }
-        content = self.environment.get_template(template).render(shared | values)
+        content = environment_of(self.language).get_template(template).render(shared | values)
         return HTMLResponse(content, status if self.refused is None else 400)
 
     def form(self, action: str, *others: str, method: str = "post", **hidden: str) -> Form:
@@ -201,7 +204,10 @@ class Page:
         state = self.services.state
         if not state.is_stale:
             return ""
-        return self.text("stale_state", reason=f" ({state.problem})" if state.problem else "", age=state.view_age)
+        reason = f" ({state.problem})" if state.problem else ""
+        return self.gettext(
+            "The cluster is not seen now{reason}: this is its state of {age} s ago.", reason=reason, age=state.view_age
+        )
 
     def may(self, role: str) -> bool:
         """Whether the user has a role."""
@@ -216,6 +222,29 @@ class Page:
     def peer(self) -> str:
         """Address of the browser."""
         return self.request.client.host if self.request.client is not None else "-"
+
+
+@cache
+def environment_of(language: str) -> Environment:
+    """The templates in a language. One environment each: texts are globals, which macros of other files see, too."""
+    environment = Environment(
+        loader=PackageLoader("saturnmq.console"), autoescape=select_autoescape(["html"]), undefined=StrictUndefined
+    )
+    texts = texts_of(language)
+    environment.globals.update(
+        _=texts.gettext,
+        pgettext=texts.pgettext,
+        labels=LABELS,
+        chart=line_chart,
+        short=short,
+        with_commas=with_commas,
+        size=size,
+        safe_name=escaped,
+        when=when,
+        when_iso=when_iso,
+        version_name=version_name,
+    )
+    return environment
 
 
 def when(ms: int) -> Markup:
@@ -261,13 +290,13 @@ def viewing(
         if not page.may(role):
             if action:
                 await services.refused(session, page.peer, action, request.url.path, f"needs the role {role}")
-            return page.render("message.html", 403, message=page.text("forbidden"))
+            return page.render("message.html", 403, message=page.gettext("Your role does not allow this."))
         try:
             return await handler(request, page)
         except (ConfigError, LocalProtocolError) as error:  # of what was typed
             return await refused_form(request, page, error, above=form_above)
         except SaturnError as error:  # of what a server answered, or did not answer
-            return page.render("message.html", 502, message=page.text("failed", reason=error.message))
+            return page.render("message.html", 502, message=page.gettext("It failed: {reason}", reason=error.message))
 
     return route
 
@@ -277,12 +306,19 @@ def failure_pages(services: Services) -> dict[Any, Callable[[Request, Exception]
 
     async def missing_page(request: Request, error: Exception) -> Response:
         page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
-        text = page.text("page_missing_text", path=request.url.path[:200])
-        return page.render("message.html", 404, heading="page_missing", message=text)
+        text = page.gettext(
+            "There is no page {path}. It may be a link to something that was deleted.", path=request.url.path[:200]
+        )
+        return page.render("message.html", 404, heading=page.gettext("Page not found"), message=text)
 
     async def defect(request: Request, error: Exception) -> Response:
         page = Page(services, request, services.sessions.find(request.cookies.get(COOKIE, "")))
-        return page.render("message.html", 500, heading="page_failed", message=page.text("page_failed_text"))
+        return page.render(
+            "message.html",
+            500,
+            heading=page.gettext("The page failed"),
+            message=page.gettext("The console has a defect here; its log shows why. Other pages work."),
+        )
 
     return {404: missing_page, 500: defect}
 
@@ -325,7 +361,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         token, session = form.get("csrf"), page.session
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
             await services.refused(session, page.peer, action, request.url.path, "without the token of the session")
-            return page.render("message.html", 403, message=page.text("bad_token"))
+            return page.render("message.html", 403, message=page.gettext("The form has expired. Load the page again."))
         target = request.url.path
         shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)[:LOGGED_MAX]
         try:
@@ -346,15 +382,3 @@ def same_token(sent: str, expected: str) -> bool:
     from hmac import compare_digest
 
     return compare_digest(sent.encode(), expected.encode())
-
-
-Page.environment.globals.update(
-    chart=line_chart,
-    short=short,
-    with_commas=with_commas,
-    size=size,
-    safe_name=escaped,
-    when=when,
-    when_iso=when_iso,
-    version_name=version_name,
-)

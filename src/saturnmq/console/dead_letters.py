@@ -102,12 +102,16 @@ async def resend(request: Request, page: Page) -> Response:
                 name = message.message_id or name
                 resent = await letters.resend(group, message)
         except TimeoutError:
-            return name, False, page.text("no_time", seconds=round(RESEND_SECONDS))
+            return name, False, page.gettext("not tried within {seconds} s", seconds=round(RESEND_SECONDS))
         except SaturnError as error:
             return name, False, error.message
         if resent is None or not resent.client_id:
-            return name, True, page.text("resent_retry", topic=resent.result if resent is not None else "")
-        return name, resent.done, page.text("resent_client", client=resent.client_id, result=resent.result)
+            return name, True, page.gettext("sent to {topic}", topic=resent.result if resent is not None else "")
+        return (
+            name,
+            resent.done,
+            page.gettext("consumed by {client}: {result}", client=resent.client_id, result=resent.result),
+        )
 
     rows = await asyncio.gather(*(outcome_of(*position) for position in positions))
     return page.render("dead_letters_resent.html", group=group, rows=rows)
@@ -178,7 +182,7 @@ async def _after(first: str, following: AsyncIterator[str]) -> AsyncIterator[str
 def reason_of(page: Page, message: Message[bytes]) -> str:
     """Why a message is a dead letter: what the client gave, else that its deliveries are used up."""
     client_reason = message.record.properties.get(REASON_PROPERTY)
-    return client_reason or page.text("retries_used", count=message.record.reconsume_times)
+    return client_reason or page.gettext("Retries used up: {count}", count=message.record.reconsume_times)
 
 
 def begin_of(message: Message[bytes]) -> str:

@@ -69,7 +69,7 @@ async def show(request: Request, page: Page, view: View) -> Response:
     return page.render(
         "graph.html",
         search_text=search_text,
-        drawing=draw(drawn, clients, page.text("graph_label")) if drawn else "",
+        drawing=draw(drawn, clients, page.gettext("Which groups consume which topics")) if drawn else "",
         more=len(edges) - len(drawn),
         age=page.services.state.age(view),
     )

@@ -39,19 +39,29 @@ class Login:
         sessions = self._services.sessions
         wait = sessions.wait_seconds(name, page.peer)
         if wait or self._waiting >= WAITING_MAX:
-            return page.render("login.html", 429, message=page.text("locked", seconds=wait or 1), user=name)
+            return page.render(
+                "login.html",
+                429,
+                message=page.gettext("Too many wrong passwords. Try again in {seconds} s.", seconds=wait or 1),
+                user=name,
+            )
         self._waiting += 1
         try:
             async with self._permits:
                 wait = sessions.wait_seconds(name, page.peer)  # attempts before this one may have failed meanwhile
                 if wait:
-                    return page.render("login.html", 429, message=page.text("locked", seconds=wait), user=name)
+                    return page.render(
+                        "login.html",
+                        429,
+                        message=page.gettext("Too many wrong passwords. Try again in {seconds} s.", seconds=wait),
+                        user=name,
+                    )
                 token = await sessions.attempt(name, password, page.peer)
         finally:
             self._waiting -= 1
         await asyncio.to_thread(self._services.record, None, page.peer, "login", name, "done" if token else "refused")
         if token is None:
-            return page.render("login.html", 401, message=page.text("wrong_login"), user=name)
+            return page.render("login.html", 401, message=page.gettext("User or password is wrong."), user=name)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=self._secure, path="/")
         return response

@@ -72,7 +72,9 @@ async def show(request: Request, page: Page) -> Response:
         if error.code not in (ResponseCode.NO_MESSAGE, ResponseCode.QUERY_NOT_FOUND):
             raise
         return page.render(
-            "message.html", 404, message=page.text("not_found", what=page.text("message"), name=message_id)
+            "message.html",
+            404,
+            message=page.gettext("There is no {what} {name}.", what=page.gettext("message"), name=message_id),
         )
     (tracks, problem), trace = await asyncio.gather(_tracks(page, message), _trace(page, message))
     chosen_form, raw = request.query_params.get("form", ""), readable(message)
@@ -145,7 +147,7 @@ async def _tracks(page: Page, message: Message[Any]) -> tuple[list[Track], str]:
         async with asyncio.timeout(PAGE_SECONDS):
             return await page.services.admin.messages.tracks(message), ""
     except TimeoutError:
-        return [], page.text("no_time_of", seconds=PAGE_SECONDS)
+        return [], page.gettext("No answer within {seconds} s.", seconds=PAGE_SECONDS)
     except SaturnError as error:
         return [], error.message
 

@@ -27,6 +27,7 @@ from saturnmq.console.asking import clients_of, masters_of, within
 from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Handler, Page, paged
 from saturnmq.console.state import View
+from saturnmq.console.texts import N_
 from saturnmq.history import Point, Series
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 
@@ -81,7 +82,7 @@ async def overview(request: Request, page: Page, view: View) -> Response:
 
 
 def overview_charts(page: Page, view: View) -> list[tuple[str, list[Chart]]]:
-    """Charts under the key of a heading; those without values are left out. Blocks."""
+    """Charts by heading; those without values are left out. Blocks."""
     brokers = view.survey.brokers[:CHARTED_MAX]
     clusters = list(dict.fromkeys(broker.cluster for broker in brokers))
     members = [(broker, f"{broker.name}:{broker.number}") for broker in brokers]
@@ -92,12 +93,12 @@ def overview_charts(page: Page, view: View) -> list[tuple[str, list[Chart]]]:
     sent = [(name, Series("incoming", name)) for name in clusters]
     totals = [(name, Series("cluster", name)) for name in clusters]
     charts_by_heading = [
-        ("in_rate", [Chart(name, rates_of(page, series), "/s") for name, series in sent]),
-        ("out_rate", [Chart(name, rates_of(page, series), "/s") for name, series in totals]),
-        ("lag", [Chart(name, levels_of(page, series), "") for name, series in totals]),
-        ("disk", [Chart(name, levels_of(page, series, 100.0), "%") for name, series in every]),
-        ("replication", [Chart(name, levels_of(page, series), "B") for name, series in slaves]),
-        ("alarms", [Chart(page.text("alarms"), levels_of(page, Series("alarms", "")), "")]),
+        (N_("In, msg/s"), [Chart(name, rates_of(page, series), "/s") for name, series in sent]),
+        (N_("Out, msg/s"), [Chart(name, rates_of(page, series), "/s") for name, series in totals]),
+        (N_("Lag"), [Chart(name, levels_of(page, series), "") for name, series in totals]),
+        (N_("Disk used"), [Chart(name, levels_of(page, series, 100.0), "%") for name, series in every]),
+        (N_("Slaves behind"), [Chart(name, levels_of(page, series), "B") for name, series in slaves]),
+        (N_("Alarms"), [Chart(page.gettext("Alarms"), levels_of(page, Series("alarms", "")), "")]),
     ]
     drawable = [(key, [chart for chart in charts if len(chart.points) > 1]) for key, charts in charts_by_heading]
     return [(key, charts) for key, charts in drawable if charts]
@@ -185,7 +186,7 @@ async def topic(request: Request, page: Page, view: View) -> Response:
         queue_count=len(queues),
         problems=problems | {address: error.message for address, error in failed(tables).items()},
         addresses=names,
-        members={"": page.text("every_broker")}
+        members={"": page.gettext("all brokers")}
         | {names[name]: name for name in sorted(topic_state.configs) if name in names},
         in_rate=view.in_rates.get(key),
         rates=await asyncio.to_thread(rates_of, page, series),
@@ -220,14 +221,21 @@ def of_state(show: Callable[[Request, Page, View], Awaitable[Response]]) -> Hand
 def collecting(page: Page) -> Response:
     """What is shown until the first survey is there."""
     problem = page.services.state.problem
-    text = page.text("server", reason=problem) if problem else page.text("collecting")
+    text = (
+        page.gettext("Cluster state cannot be read: {reason}", reason=problem)
+        if problem
+        else page.gettext("The state of the cluster is being collected.")
+    )
     return page.render("message.html", 503 if problem else 200, message=text)
 
 
 def missing(page: Page, kind: str, name: str) -> Response:
     """The page for a thing that is not there."""
     return page.render(
-        "message.html", 404, heading="page_missing", message=page.text("not_found", what=page.text(kind), name=name)
+        "message.html",
+        404,
+        heading=page.gettext("Page not found"),
+        message=page.gettext("There is no {what} {name}.", what=page.gettext(kind), name=name),
     )
 
 

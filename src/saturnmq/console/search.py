@@ -119,7 +119,9 @@ async def show(request: Request, page: Page) -> Response:
     """A job: its progress, and what it has found so far."""
     job = page.services.jobs.find(page.user, request.path_params["id"])
     if job is None:
-        return page.render("message.html", 404, message=page.text("no_job"))
+        return page.render(
+            "message.html", 404, message=page.gettext("There is no such search; results are kept for an hour.")
+        )
     if job.kind == "analysis":
         return page.render("analysis.html", job=job, shares=job.collector.shares())
     rows = job.collector.sorted()[::-1]
@@ -133,7 +135,9 @@ async def cancel(request: Request, page: Page) -> Response:
     form = await request.form()
     job = page.services.jobs.find(page.user, str(form.get("id", "")))
     if job is None:
-        return page.render("message.html", 404, message=page.text("no_job"))
+        return page.render(
+            "message.html", 404, message=page.gettext("There is no such search; results are kept for an hour.")
+        )
     await page.services.jobs.cancel(job)
     return opened(page, job)
 
@@ -142,7 +146,9 @@ async def download(request: Request, page: Page) -> Response:
     """The messages that a job has found, whole, as JSON lines or as a table."""
     job = page.services.jobs.find(page.user, request.path_params["id"])
     if job is None or job.kind == "analysis":
-        return page.render("message.html", 404, message=page.text("no_job"))
+        return page.render(
+            "message.html", 404, message=page.gettext("There is no such search; results are kept for an hour.")
+        )
     form = "csv" if request.query_params.get("form") == "csv" else "jsonl"
     await asyncio.to_thread(
         page.services.record, page.session, page.peer, "download", f"topic={job.scan.span.topic} form={form}", "200"

@@ -1,155 +1,123 @@
-"""All texts of the console, English and Chinese, by key.
+"""Texts of the console in the language of a page: English is in the code, other languages are gettext catalogs in locale/.
 
-Templates take them by `t("key")`; a test checks that every key in a template is here and that no page mixes the languages.
+Templates and handlers ask for a text by its English: `_("Disk used")`, `page.gettext("Done.")`, and `pgettext("job", "Search")`
+where one English text has several translations. `make texts` collects all of them with Babel and compiles the catalogs, which the
+standard library reads. A text with values has their names in braces.
 
 Requirements: UX-11.
 """
 
 from __future__ import annotations
 
+import gettext
+from functools import cache
+from pathlib import Path
 from typing import Final
 
-from saturnmq.console.action_texts import ACTION_TEXTS
-from saturnmq.console.alarm_texts import ALARM_TEXTS
-from saturnmq.console.operation_texts import OPERATION_TEXTS
-from saturnmq.console.search_texts import SEARCH_TEXTS
-
 LANGUAGES: Final = {"en": "English", "zh": "中文"}
-OWN_TEXTS: Final[dict[str, tuple[str, str]]] = {
-    "console": ("SaturnMQ console", "SaturnMQ 控制台"),
-    "overview": ("Overview", "概览"),
-    "brokers": ("Brokers", "节点"),
-    "topics": ("Topics", "主题"),
-    "groups": ("Groups", "消费组"),
-    "audit": ("Audit log", "审计日志"),
-    "log_in": ("Log in", "登录"),
-    "login_hint": (
-        "The first start of the console prints a password for the user admin, once, in its log: log in as admin with password. "
-        "An administrator adds other users, and sets passwords, with: saturnmq console user add NAME --role viewer --folder DIR",
-        "首次启动时,控制台会在日志中为用户 admin 打印一次密码:log in as admin with password。"
-        "添加其他用户或重置密码:saturnmq console user add NAME --role viewer --folder DIR",
-    ),
-    "menu": ("Menu", "菜单"),
-    "close": ("Close", "关闭"),
-    "notice": ("Notice", "提示"),
-    "page_missing": ("Page not found", "页面不存在"),
-    "page_missing_text": (
-        "There is no page {path}. It may be a link to something that was deleted.",
-        "不存在页面 {path}。链接指向的内容可能已被删除。",
-    ),
-    "page_failed": ("The page failed", "页面出错"),
-    "page_failed_text": (
-        "The console has a defect here; its log shows why. Other pages work.",
-        "控制台在此处出错,原因见其日志。其他页面可正常使用。",
-    ),
-    "to_overview": ("To the overview", "返回概览"),
-    "log_out": ("Log out", "退出"),
-    "user": ("User", "用户"),
-    "password": ("Password", "密码"),
-    "wrong_login": ("User or password is wrong.", "用户或密码错误。"),
-    "locked": ("Too many wrong passwords. Try again in {seconds} s.", "密码错误次数过多,请在 {seconds} 秒后重试。"),
-    "skip": ("Skip to content", "跳到正文"),
-    "language": ("Language", "语言"),
-    "name": ("Name", "名称"),
-    "cluster": ("Cluster", "集群"),
-    "address": ("Address", "地址"),
-    "role": ("Role", "角色"),
-    "version": ("Version", "版本"),
-    "state": ("State", "状态"),
-    "disk": ("Disk used", "磁盘使用率"),
-    "kept": ("Messages kept", "现存消息"),
-    "total": ("Messages ever", "累计消息"),
-    "in_rate": ("In, msg/s", "生产速率(条/秒)"),
-    "out_rate": ("Out, msg/s", "消费速率(条/秒)"),
-    "lag": ("Lag", "堆积"),
-    "queues": ("Queues", "队列"),
-    "queue": ("Queue", "队列"),
-    "first": ("First offset", "最小位点"),
-    "next": ("Next offset", "最大位点"),
-    "consumed": ("Consumed offset", "消费位点"),
-    "last_message": ("Last message", "最近消息时间"),
-    "permission": ("Permission", "权限"),
-    "clients": ("Clients", "客户端"),
-    "client": ("Client", "客户端"),
-    "program": ("Language", "开发语言"),
-    "offline": ("No client is connected.", "没有在线客户端。"),
-    "subscriptions": ("Subscriptions", "订阅关系"),
-    "expression": ("Expression", "表达式"),
-    "consumers": ("Consumed by", "消费者"),
-    "none": ("None.", "无。"),
-    "search": ("Search", "搜索"),
-    "page_of": ("Page {page} of {pages}, {count} in all", "第 {page} 页,共 {pages} 页,{count} 条"),
-    "previous": ("Previous", "上一页"),
-    "following": ("Next", "下一页"),
-    "as_of": ("State of {age} s ago", "{age} 秒前的状态"),
-    "collecting": ("The state of the cluster is being collected.", "正在收集集群状态。"),
-    "problems": ("Problems", "问题"),
-    "no_problems": ("No problems.", "没有问题。"),
-    "not_found": ("There is no {what} {name}.", "不存在{what}{name}。"),
-    "no_answer": ("does not answer", "无响应"),
-    "online": ("online", "在线"),
-    "master": ("master", "主"),
-    "slave": ("slave", "从"),
-    "time_range": ("Time range", "时间范围"),
-    "range_1h": ("Last hour", "最近 1 小时"),
-    "range_6h": ("Last 6 hours", "最近 6 小时"),
-    "range_24h": ("Last 24 hours", "最近 24 小时"),
-    "no_history": (
-        "No history in this range yet: a value is collected every minute, a line needs two.",
-        "此范围内暂无历史数据:每分钟采集一次,至少需要两个点。",
-    ),
-    "runtime": ("All runtime values", "运行时信息"),
-    "configuration": ("Configuration", "配置"),
-    "key": ("Key", "键"),
-    "value": ("Value", "值"),
-    "forbidden": ("Your role does not allow this.", "当前角色无权执行此操作。"),
-    "bad_token": ("The form has expired. Load the page again.", "表单已过期,请刷新页面。"),
-    "failed": ("It failed: {reason}", "操作失败:{reason}"),
-    "done": ("Done.", "已完成。"),
-    "create_topic": ("Create or change a topic", "创建或修改主题"),
-    "delete_topic": ("Delete this topic", "删除主题"),
-    "type_name": ("Type the name to confirm", "输入名称以确认"),
-    "delete": ("Delete", "删除"),
-    "save": ("Save", "保存"),
-    "time": ("Time", "时间"),
-    "action": ("Action", "操作"),
-    "result": ("Result", "结果"),
-    "topic": ("topic", "主题"),
-    "group": ("group", "消费组"),
-    "broker": ("broker", "节点"),
-    "messages": ("Messages", "消息"),
-    "message": ("message", "消息"),
-    "message_id": ("Message id", "消息 ID"),
-    "keys": ("Keys", "业务键"),
-    "tag": ("Tag", "标签"),
-    "properties": ("Properties", "属性"),
-    "body": ("Body", "消息体"),
-    "bytes": ("{size} bytes, {form}", "{size} 字节,{form}"),
-    "cut": ("Only the beginning is shown.", "仅显示开头部分。"),
-    "stored": ("Stored", "存储时间"),
-    "born": ("Sent", "发送时间"),
-    "offset": ("Offset", "位点"),
-    "trace": ("Trace", "消息轨迹"),
-    "sent": ("sent", "发送"),
-    "received": ("consumed", "消费"),
-    "cost": ("Took, ms", "耗时(毫秒)"),
-    "send_message": ("Send a test message", "发送测试消息"),
-    "send": ("Send", "发送"),
-    "nothing_found": ("No message was found.", "未找到消息。"),
-    "reset": ("Reset offsets", "重置位点"),
-    "preview": ("Preview", "预览"),
-    "new_offset": ("New offset", "新位点"),
-    "reset_warning": (
-        "Nothing is changed yet. Connected clients continue from the new offsets within 10 s.",
-        "尚未执行任何更改。在线客户端将在 10 秒内从新位点继续消费。",
-    ),
-    "server": ("Cluster state cannot be read: {reason}", "无法读取集群状态:{reason}"),
+CATALOGS: Final = Path(__file__).parent / "locale"
+
+
+def N_(message: str) -> str:
+    """Mark a text for the catalogs that is translated later."""
+    return message
+
+
+def NC_(context: str, message: str) -> str:
+    """Mark a text, which is translated with this context."""
+    return message
+
+
+class Texts:
+    """The texts of a language; English for one without a catalog, and for a text that its catalog does not have."""
+
+    def __init__(self, language: str) -> None:
+        self._catalog = gettext.translation("console", CATALOGS, [language], fallback=True)
+
+    def gettext(self, message: str, /, **values: object) -> str:
+        """The translation of an English text, with the values of its names."""
+        text = self._catalog.gettext(message)
+        return text.format(**values) if values else text
+
+    def pgettext(self, context: str, message: str, /) -> str:
+        """The translation of a text that has another one elsewhere."""
+        return self._catalog.pgettext(context, message)
+
+
+texts_of: Final = cache(Texts)
+
+# Texts of values that clusters, rules and jobs have, by value.
+LABELS: Final = {
+    "alarm": {
+        "cluster": NC_("alarm", "cluster not reachable"),
+        "missing": NC_("alarm", "members not registered"),
+        "lag": NC_("alarm", "lag"),
+        "disk": NC_("alarm", "disk"),
+        "slave": NC_("alarm", "slave behind"),
+        "dead_letters": NC_("alarm", "dead letters"),
+        "broker": NC_("alarm", "broker does not answer"),
+        "leader": NC_("alarm", "no master"),
+        "members": NC_("alarm", "too few clients"),
+        "head_wait": NC_("alarm", "requests wait"),
+        "page_cache": NC_("alarm", "page cache busy"),
+    },
+    "limit": {
+        "lag": N_("Lag of a group, messages"),
+        "disk": N_("Disk used, percent"),
+        "slave_bytes": N_("Slave behind, bytes"),
+        "dead_letters": N_("New dead letters in 10 min"),
+        "head_wait": N_("Oldest waiting send or pull, ms"),
+        "page_cache": N_("Append in progress, ms"),
+    },
+    "conflict": {
+        "client_id": N_("Two connections use one client id; queues are assigned wrongly:"),
+        "subscriptions": N_("Members of the group subscribe differently; messages may be lost:"),
+    },
+    "form": {"json": N_("JSON"), "avro": N_("Avro"), "text": N_("text"), "hex": N_("binary")},
+    "gap": {
+        "SEND": N_("no record of the send: the producer did not trace, or its record was lost"),
+        "DECISION": N_("a half message without a decision: it is pending, or the record was lost"),
+        "BEGIN": N_("a delivery without a begin: the record was lost"),
+        "END": N_("a delivery without an end: it is in progress, or the record was lost"),
+    },
+    "group": {
+        "retry_queue_nums": N_("Retry queues"),
+        "retry_max_times": N_("Retries at most"),
+        "broker_id": N_("Broker id to read from"),
+        "which_broker_when_consume_slowly": N_("Broker id when far behind"),
+        "consume_enable": N_("May consume"),
+        "consume_from_min_enable": N_("May begin at the first offset"),
+        "consume_broadcast_enable": N_("May broadcast"),
+        "notify_consumer_ids_changed_enable": N_("Notify of client changes"),
+    },
+    "job": {
+        "search": NC_("job", "Search"),
+        "tail": NC_("job", "Live tail"),
+        "analysis": NC_("job", "Analysis"),
+        "running": NC_("job", "running"),
+        "complete": NC_("job", "complete"),
+        "enough": NC_("job", "complete up to the limit"),
+        "limit": NC_("job", "ended at the limit of time or messages"),
+        "left": NC_("job", "ended, because no page showed it"),
+        "cancelled": NC_("job", "cancelled"),
+        "failed": NC_("job", "failed"),
+    },
+    "kind": {
+        "normal": N_("normal"),
+        "retry": N_("retry"),
+        "dead": N_("dead letters"),
+        "all": N_("all"),
+        "system": N_("system"),
+    },
+    "pool": {"send": N_("Send"), "pull": N_("Pull"), "query": N_("Query")},
+    "range": {"1h": N_("Last hour"), "6h": N_("Last 6 hours"), "24h": N_("Last 24 hours")},
+    "show": {"": N_("By its type"), "text": N_("As text"), "hex": N_("Hexadecimal")},
+    "track": {
+        "CONSUMED": NC_("track", "consumed"),
+        "CONSUMED_BUT_FILTERED": NC_("track", "passed, but filtered out"),
+        "PULL": NC_("track", "pull consumer: not known"),
+        "NOT_CONSUME_YET": NC_("track", "not consumed yet"),
+        "NOT_ONLINE": NC_("track", "no client is connected"),
+        "UNKNOWN": NC_("track", "not known"),
+    },
 }
-PARTS: Final = (OWN_TEXTS, OPERATION_TEXTS, SEARCH_TEXTS, ALARM_TEXTS, ACTION_TEXTS)  # no key is in two of them
-TEXTS: Final = {key: texts for part in PARTS for key, texts in part.items()}
-
-
-def translate(language: str, key: str, **values: object) -> str:
-    """The text of a key in a language; English for an unknown language. Raises KeyError for an unknown key."""
-    text = TEXTS[key][1 if language == "zh" else 0]
-    return text.format(**values) if values else text

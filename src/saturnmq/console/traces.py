@@ -42,7 +42,7 @@ def bars(page: Page, trace: MessageTrace) -> list[Bar]:
     for sent in trace.sends:
         record = sent.record
         cost_ms = getattr(record, "cost_ms", 0)
-        label = f"{page.text('sent')}: {record.group} {sent.client_host}"
+        label = f"{page.gettext('sent')}: {record.group} {sent.client_host}"
         failed = not getattr(record, "success", True)
         steps.append(Bar(label, "send", record.timestamp_ms, record.timestamp_ms + cost_ms, failed))
     for sent in trace.transactions:
@@ -50,6 +50,6 @@ def bars(page: Page, trace: MessageTrace) -> list[Bar]:
         steps.append(Bar(label, "transaction", sent.record.timestamp_ms, sent.record.timestamp_ms))
     for group, deliveries in trace.groups.items():
         for delivery in deliveries:
-            label = f"{page.text('received')}: {group} {delivery.client_host}"
+            label = f"{page.gettext('consumed')}: {group} {delivery.client_host}"
             steps.append(Bar(label, "consume", delivery.begin_ms, delivery.end_ms, delivery.success is False))
     return steps
