@@ -21,9 +21,8 @@ from saturnmq.admin.mail import PASSWORD_VARIABLE, Mailer
 from saturnmq.admin.survey import BrokerState, GroupState, Survey, TopicProgress, TopicState
 from saturnmq.cli.commands import build_parser
 from saturnmq.cli.console import mailer_of
-from saturnmq.console.alarms import HISTORY_MAX, TRIES, AlarmEvent, Alarms, GroupRule, Rules, RulesFile
+from saturnmq.console.alarms import HISTORY_MAX, TRIES, AlarmEvent, Alarms, GroupRule, Rules, RulesFile, webhook
 from saturnmq.console.app import build
-from saturnmq.console.notices import mail, webhook
 from saturnmq.console.state import REFRESH_SECONDS
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ConfigError
@@ -265,11 +264,12 @@ async def test_event_is_tried_again_after_5_and_10_seconds() -> None:
     sent: list[str] = []
     failures = 2
 
-    async def send(document: dict[str, Any]) -> None:
+    async def send(subject: str, document: dict[str, Any]) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise OSError("refused")
+        assert subject == f"cluster began: {document['what']}" and document["event"] == "alarm"
         sent.append(document["what"])
 
     async def sleep(seconds: float) -> None:
@@ -394,12 +394,12 @@ async def test_sending_is_tried_a_few_times_and_never_waited_for() -> None:
     tried = 0
     ended = asyncio.Event()
 
-    async def fails(document: dict[str, Any]) -> None:
+    async def fails(subject: str, document: dict[str, Any]) -> None:
         nonlocal tried
         tried += 1
         raise OSError("refused")
 
-    async def works(document: dict[str, Any]) -> None:
+    async def works(subject: str, document: dict[str, Any]) -> None:
         assert document["rule"] == "lag" and document["event"] == "alarm"
         ended.set()
 
@@ -449,9 +449,9 @@ def receiver() -> Iterator[Any]:
 @pytest.mark.realtime
 def test_webhook_posts_json_and_follows_no_redirect(receiver: Any) -> None:
     url = f"http://127.0.0.1:{receiver.server_port}"
-    asyncio.run(webhook(url)({"rule": "lag"}))
+    asyncio.run(webhook(url)("", {"rule": "lag"}))
     with pytest.raises(urllib.error.HTTPError):
-        asyncio.run(webhook(f"{url}/moved")({"rule": "lag"}))
+        asyncio.run(webhook(f"{url}/moved")("", {"rule": "lag"}))
     assert [taken[1:] for taken in receiver.taken] == [("application/json", b'{"rule": "lag"}')] * 2
     with pytest.raises(ConfigError, match="--webhook"):
         webhook("file:///etc/passwd")
@@ -460,8 +460,8 @@ def test_webhook_posts_json_and_follows_no_redirect(receiver: Any) -> None:
 @pytest.mark.realtime
 def test_mail_has_no_lines_of_a_hostile_name() -> None:
     with mail_server() as server:
-        send = mail(Mailer(server.address, "a@b", "c@d,e@f"))
-        asyncio.run(send({"began": True, "rule": "lag", "what": "x\r\nBcc: evil@b", "value": "1"}))
+        mailer = Mailer(server.address, "a@b", "c@d,e@f")
+        asyncio.run(mailer.send("lag began: x\r\nBcc: evil@b", {"what": "x\r\nBcc: evil@b"}))
     letter = server.raw[0].decode()
     assert "Subject: [SaturnMQ] lag began: x" in letter and "\nBcc" not in letter
     for server_text, to in (("nowhere", "a@b"), ("h:99999", "a@b"), ("h:25", "a"), ("h:25", "a@b\nBcc: c@d")):
@@ -492,7 +492,7 @@ def test_options_of_the_console_give_tls_and_login(tmp_path: Path, monkeypatch: 
         for more in (("--mail-password-file", str(password)), ()):
             made = mailer(*words, *more)
             assert made is not None
-            asyncio.run(mail(made)({"began": True, "rule": "lag", "what": "billing"}))
+            asyncio.run(made.send("lag began: billing", {}))
             password.unlink(missing_ok=True)
             monkeypatch.setenv(PASSWORD_VARIABLE, "s3cret")
             words = (*words[:6], "--mail-tls", "starttls", "--mail-user", "mq")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from saturnmq.console.badges import Badge, group_badge
 from saturnmq.console.charts import HEIGHT, RANGES, WIDTH, line_chart, short, size, with_commas
+from saturnmq.console.state import Badge, group_badge
 
 START = 1_700_000_000
 

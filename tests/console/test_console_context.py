@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +14,7 @@ from browsing import Times
 
 from saturnmq.admin.survey import BrokerState, GroupState, Survey, Surveyor, TopicProgress, TopicState
 from saturnmq.console import state as module
-from saturnmq.console.audit_file import append_line
-from saturnmq.console.context import Rows, Services, paged, preferred_language, same_token, when, when_iso
+from saturnmq.console.context import AuditFile, Rows, Services, paged, preferred_language, same_token, when, when_iso
 from saturnmq.console.state import ClusterState, View, with_rates
 from saturnmq.console.users import Session, User
 from saturnmq.net.log_limit import LogLimit
@@ -115,17 +115,21 @@ def test_refused_changes_of_a_network_have_one_line_a_minute(tmp_path: Path) -> 
 def test_audit_file_is_rotated_once_it_has_its_size(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     for number in range(20):
-        append_line(path, f"line {number:02}", bytes_max=16)  # two lines of 8 bytes
+        with closing(AuditFile(path, bytes_max=20)) as file:  # two lines of 8 bytes
+            file.emit(logging.makeLogRecord({"msg": f"line {number:02}"}))
     assert path.read_text() == "line 18\nline 19\n"
     former = [(tmp_path / f"audit.log.{number}").read_text().split("\n")[0] for number in range(1, 6)]
     assert former == ["line 16", "line 14", "line 12", "line 10", "line 08"]
     assert len(list(tmp_path.iterdir())) == 6
-    threads = [threading.Thread(target=append_line, args=(path, "x" * 100)) for _ in range(8)]
+    made, target = services(tmp_path), "x" * 100
+    threads = [threading.Thread(target=made.record, args=(None, "-", "topic", target, "303")) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert path.read_text().count("x" * 100 + "\n") == 8
+    assert path.read_text().count(f"target={target} result=303\n") == 8
+    with pytest.raises(OSError, match="folder"):
+        services(tmp_path / "folder").record(None, "-", "topic", target, "303")
 
 
 # ---- surveys

@@ -10,9 +10,9 @@ import pytest
 from browsing import Times
 
 from saturnmq.admin import Admin
+from saturnmq.console.conditions import equals, parse_path, reached
 from saturnmq.console.download import csv_line
 from saturnmq.console.jobs import Jobs
-from saturnmq.console.jsonpath import equals, parse_path, reached
 from saturnmq.console.scanning import ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError

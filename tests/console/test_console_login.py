@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from browsing import Times
 
-from saturnmq.console.audit_file import append_line
 from saturnmq.console.login import local_path
 from saturnmq.console.users import Sessions, Users, hash_password
 
@@ -194,12 +193,3 @@ async def test_refused_changes_are_in_the_audit_log_once_a_minute(console: Open)
         lines = [line for line in (one.folder / "audit.log").read_text().splitlines() if "refused" in line]
         assert len(lines) == 1
         assert "user=guest" in lines[0] and "action=topic_delete" in lines[0] and "needs the role admin" in lines[0]
-
-
-def test_audit_file_is_rotated_and_keeps_five_former_files(tmp_path: Path) -> None:
-    path = tmp_path / "audit.log"
-    for number in range(20):
-        append_line(path, f"line {number}", bytes_max=14)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.log", *(f"audit.log.{n}" for n in range(1, 6))]
-    assert path.read_text().splitlines() == ["line 18", "line 19"]
-    assert (tmp_path / "audit.log.5").read_text().splitlines() == ["line 8", "line 9"]

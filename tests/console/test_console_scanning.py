@@ -15,9 +15,8 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.console import scanning
-from saturnmq.console.conditions import BODY_BYTES_MAX, Conditions, parse_conditions
+from saturnmq.console.conditions import BODY_BYTES_MAX, Conditions, parse_conditions, parse_path
 from saturnmq.console.forms import WrongField
-from saturnmq.console.jsonpath import parse_path
 from saturnmq.console.scanning import BATCH, ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import SysFlag

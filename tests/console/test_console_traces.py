@@ -17,8 +17,7 @@ from saturnmq import Client
 from saturnmq.admin.traces import MISSING, Gap, graphs
 from saturnmq.client.trace.records import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceRecord
 from saturnmq.console.context import Page
-from saturnmq.console.timeline import Bar, time_line
-from saturnmq.console.traces import bars
+from saturnmq.console.traces import Bar, bars, time_line
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
 

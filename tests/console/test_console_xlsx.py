@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from saturnmq.console.xlsx import CELL_MAX, MEDIA_TYPE, workbook
+from saturnmq.console.download import CELL_MAX, MEDIA_TYPE, workbook
 
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -127,7 +127,29 @@ class LogListener(MonitorListener):
         log.info("[MONITOR] round ended")
 
 
-class WebhookListener(MonitorListener):
+class _NoticeListener(MonitorListener):
+    """Makes a notice of each report: event, subject and document. Lags of 0 are left out."""
+
+    async def undone(self, report: UndoneMessages) -> None:
+        if report.total:
+            await self._notify("undone", f"lag of {report.group} in {report.topic}: {report.total}", asdict(report))
+
+    async def failed(self, report: FailedMessages) -> None:
+        await self._notify("failed", f"failures of {report.group} in {report.topic}: {report.total}", asdict(report))
+
+    async def deleted(self, report: DeletedMessages) -> None:
+        await self._notify("deleted", f"messages deleted before {report.group} consumed them", asdict(report))
+
+    async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
+        problems = problems_of(group, infos, time.time_ns() // 1_000_000)
+        if problems:
+            await self._notify("clients", f"problems of clients of {group}", {"group": group, "problems": problems})
+
+    async def _notify(self, event: str, subject: str, document: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class WebhookListener(_NoticeListener):
     """Posts a JSON document per report to an address: {"event": "undone", "group": ..., ...}. Lags of 0 are left out.
 
     post: sends the document; by default an HTTP POST on a thread, with a limit of 10 s. An http or https address.
@@ -139,26 +161,11 @@ class WebhookListener(MonitorListener):
         self._url = url
         self._post = post or post_json
 
-    async def undone(self, report: UndoneMessages) -> None:
-        if report.total:
-            await self._send("undone", asdict(report))
-
-    async def failed(self, report: FailedMessages) -> None:
-        await self._send("failed", asdict(report))
-
-    async def deleted(self, report: DeletedMessages) -> None:
-        await self._send("deleted", asdict(report))
-
-    async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
-        problems = problems_of(group, infos, time.time_ns() // 1_000_000)
-        if problems:
-            await self._send("clients", {"group": group, "problems": problems})
-
-    async def _send(self, event: str, fields: dict[str, Any]) -> None:
-        await self._post(self._url, json.dumps({"event": event, **fields}).encode())
+    async def _notify(self, event: str, subject: str, document: dict[str, Any]) -> None:
+        await self._post(self._url, json.dumps({"event": event, **document}).encode())
 
 
-class MailListener(MonitorListener):
+class MailListener(_NoticeListener):
     """Sends a letter per report over an SMTP server. Lags of 0 are left out.
 
     Example:
@@ -168,20 +175,8 @@ class MailListener(MonitorListener):
     def __init__(self, mailer: Mailer) -> None:
         self._mailer = mailer
 
-    async def undone(self, report: UndoneMessages) -> None:
-        if report.total:
-            await self._mailer.send(f"lag of {report.group} in {report.topic}: {report.total}", asdict(report))
-
-    async def failed(self, report: FailedMessages) -> None:
-        await self._mailer.send(f"failures of {report.group} in {report.topic}: {report.total}", asdict(report))
-
-    async def deleted(self, report: DeletedMessages) -> None:
-        await self._mailer.send(f"messages deleted before {report.group} consumed them", asdict(report))
-
-    async def running_info(self, group: str, infos: Mapping[str, ConsumerRunningInfo]) -> None:
-        problems = problems_of(group, infos, time.time_ns() // 1_000_000)
-        if problems:
-            await self._mailer.send(f"problems of clients of {group}", {"group": group, "problems": problems})
+    async def _notify(self, event: str, subject: str, document: dict[str, Any]) -> None:
+        await self._mailer.send(subject, document)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -24,7 +24,7 @@ from saturnmq.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from saturnmq.admin import AdminAccess
     from saturnmq.admin.mail import Mailer
-    from saturnmq.console.notices import Send
+    from saturnmq.console.alarms import Send
     from saturnmq.history import History
 
 NEEDED: Final = ("starlette", "jinja2", "multipart", "uvicorn")
@@ -132,13 +132,10 @@ def run_console(args: argparse.Namespace) -> int:
 
 def senders_of(args: argparse.Namespace) -> list[Send]:
     """The senders of alarms, by the options. Raises ConfigError."""
-    from saturnmq.console.notices import mail, webhook
+    from saturnmq.console.alarms import webhook
 
-    senders = [webhook(args.webhook)] if args.webhook else []
     mailer = mailer_of(args)
-    if mailer is not None:
-        senders.append(mail(mailer))
-    return senders
+    return [*([webhook(args.webhook)] if args.webhook else []), *([mailer.send] if mailer is not None else [])]
 
 
 def mailer_of(args: argparse.Namespace) -> Mailer | None:

@@ -4,7 +4,7 @@ A finding is one thing that breaks a rule now. A finding that is new begins an a
 bounded list and sent. A cluster of which no survey can be taken is a finding, and ends no other alarm. So is a broker that does
 not answer or is not registered any more: alarms about what it serves hold until it is back, or until an operator forgets it.
 
-Requirements: CON-07, OPS-17.
+Requirements: CON-07, OPS-17, SEC-22.
 """
 
 # alarms.json (a copy of the version before: alarms.json.bak)
@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 from saturnmq.admin import Admin
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.connection import ask_each
+from saturnmq.admin.monitoring import post_json
 from saturnmq.admin.survey import Survey
 from saturnmq.durable import sync_path
 from saturnmq.escaping import quoted
@@ -52,7 +53,7 @@ WAITS: Final = {"send": "sendThreadPoolQueueHeadWaitTimeMills", "pull": "pullThr
 LOCK: Final = "pageCacheLockTimeMills"
 # TOPIC_NOT_EXIST: the group has no retry topic, so no client ever joined it.
 _NO_CLIENT: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.TOPIC_NOT_EXIST)
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Send = Callable[[str, dict[str, Any]], Awaitable[None]]  # subject and document of an alarm; such as Mailer.send
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,24 @@ def _broker_of(key: tuple[str, str]) -> str:
     """The broker, cluster/name, that an alarm about a broker or one of its members is about."""
     rule, subject = key
     return subject if rule in ("leader", "missing") else subject.rpartition(":")[0]
+
+
+def _state(event: AlarmEvent) -> str:
+    return "began" if event.began else "ended"
+
+
+def webhook(url: str) -> Send:
+    """Posts each alarm as JSON to an http or https address, within 10 s; follows no redirects. Raises ConfigError for others.
+
+    Addresses come from the command line only, so no user of the console can make it connect elsewhere.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--webhook {url!r:.100} must be an http:// or https:// address")
+
+    async def send(_subject: str, document: dict[str, Any]) -> None:
+        await post_json(url, json.dumps(document).encode())
+
+    return send
 
 
 class Alarms:
@@ -368,8 +387,9 @@ class Alarms:
         return {name: None if isinstance(count, SaturnError) else count for name, count in client_counts.items()}
 
     def _record(self, event: AlarmEvent) -> None:
-        state = "began" if event.began else "ended"
-        log.warning("alarm %s rule=%s what=%s value=%s", state, event.rule, quoted(event.what), quoted(event.value))
+        log.warning(
+            "alarm %s rule=%s what=%s value=%s", _state(event), event.rule, quoted(event.what), quoted(event.value)
+        )
         self.events.append(event)
         try:
             if self._senders:
@@ -386,7 +406,7 @@ class Alarms:
     async def _try(self, send: Send, event: AlarmEvent, sleep: Callable[[float], Awaitable[None]]) -> None:
         for attempt in range(TRIES):
             try:
-                await send({"event": "alarm", **asdict(event)})
+                await send(f"{event.rule} {_state(event)}: {event.what}", {"event": "alarm", **asdict(event)})
                 return
             except Exception as error:
                 log.warning("alarm not sent attempt=%d error=%r", attempt + 1, error)

@@ -25,7 +25,6 @@ from saturnmq.console import (
     analysis,
     broker_settings,
     dead_letters,
-    direct,
     graph,
     group_pages,
     ledger,
@@ -33,7 +32,6 @@ from saturnmq.console import (
     pages,
     search,
     servers,
-    tail,
     traces,
     waiting,
 )
@@ -86,10 +84,10 @@ FORM_ABOVE: Final = (
 CHANGES: Final[dict[str, tuple[str, Handler, str]]] = {
     "/do/message": ("send", messages.send, "operator"),
     "/do/dead-letters/resend": ("resend", dead_letters.resend, "operator"),
-    "/do/message/consume": ("consume", direct.consume, "operator"),
+    "/do/message/consume": ("consume", messages.consume, "operator"),
     "/do/search": ("search", search.start, "viewer"),
     "/do/search/cancel": ("search_cancel", search.cancel, "viewer"),
-    "/do/tail": ("tail", tail.start, "viewer"),
+    "/do/tail": ("tail", search.follow, "viewer"),
     "/do/analysis": ("analysis", analysis.start, "viewer"),
     "/do/group/reset": ("reset", actions.reset, "operator"),
     "/do/account": ("account", accounts.put, "admin"),

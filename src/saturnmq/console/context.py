@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -24,7 +27,6 @@ from starlette.routing import Match
 
 from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
-from saturnmq.console.audit_file import append_line
 from saturnmq.console.avro import Schemas
 from saturnmq.console.charts import RANGES, line_chart, short, size, with_commas
 from saturnmq.console.forms import PROBLEM, SHOWN_ON, Form, RefusedForm, WrongField, form_of
@@ -85,9 +87,24 @@ NAVIGATION: Final = (
     ),
 )  # headings of the navigation, and their links: path, label, role that may see it
 UNLOGGED: Final = ("csrf", "password", "secret", "body", SHOWN_ON)  # fields of forms that the audit log leaves out
+AUDIT_BYTES_MAX: Final = (
+    10 * 1024 * 1024
+)  # of a file of the audit log: a client that makes the console write fills no disk
+AUDIT_FORMER: Final = 5  # former files: audit.log.1 is the newest
+_audit_lock: Final = threading.Lock()
 _REFUSED: Final = "saturnmq.refused"  # in the scope of a page that is rendered again: the form on it that was refused
 Handler = Callable[[Request, "Page"], Awaitable[Response]]
 T = TypeVar("T")
+
+
+class AuditFile(RotatingFileHandler):
+    """The file of the audit log, opened for one line, so that administrators may move it. A line that cannot be written raises."""
+
+    def __init__(self, path: Path, bytes_max: int = AUDIT_BYTES_MAX) -> None:
+        super().__init__(path, maxBytes=bytes_max, backupCount=AUDIT_FORMER, encoding="utf-8", delay=True)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,8 @@ class Services:
         )
         audit.info("%s", line)
         if self.audit_file is not None:
-            append_line(self.audit_file, line)
+            with _audit_lock, closing(AuditFile(self.audit_file)) as file:
+                file.emit(logging.makeLogRecord({"msg": line}))
 
     async def refused(self, session: Session | None, peer: str, action: str, path: str, why: str) -> None:
         """Write a line about a change that is refused: one per minute and address, others are counted in the next one."""

@@ -26,11 +26,10 @@ from saturnmq.client.consumer.send_back import REASON_PROPERTY
 from saturnmq.client.message import Message
 from saturnmq.console.conditions import readable
 from saturnmq.console.context import PAGE_ROWS, Page, paged
-from saturnmq.console.download import harmless
+from saturnmq.console.download import MEDIA_TYPE, harmless, workbook
 from saturnmq.console.messages import link
 from saturnmq.console.pages import missing
 from saturnmq.console.state import View
-from saturnmq.console.xlsx import MEDIA_TYPE, workbook
 from saturnmq.escaping import escaped
 from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
 from saturnmq.protocol.errors import ConfigError, SaturnError

@@ -21,11 +21,10 @@ from saturnmq.admin.survey import GroupState
 from saturnmq.admin.system_names import is_internal, is_system_group, users_first
 from saturnmq.console.actions import whole
 from saturnmq.console.asking import clients_of, progress_of, within
-from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Page, paged
 from saturnmq.console.forms import WrongField
 from saturnmq.console.pages import levels_of, missing
-from saturnmq.console.state import View
+from saturnmq.console.state import View, badge_of
 from saturnmq.history import Series
 from saturnmq.protocol.bodies import ConsumerConnection, ConsumerRunningInfo, MessageQueue, SubscriptionGroupConfig
 from saturnmq.protocol.codes import DLQ_PREFIX

@@ -25,7 +25,7 @@ from saturnmq.console.download import fields_of, json_line
 from saturnmq.console.forms import WrongField
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import TIMER_LIMIT_MS, TRACE_TOPIC, ResponseCode
-from saturnmq.protocol.errors import ResponseError, SaturnError, response_error
+from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError, response_error
 from saturnmq.protocol.names import topic_problem
 
 SENT_BYTES_MAX: Final = 256 * 1024
@@ -188,6 +188,20 @@ async def send(request: Request, page: Page) -> Response:
     if receipt is None:
         return RedirectResponse("/messages", 303)
     return RedirectResponse(link(topic, receipt.message_id, receipt.queue, receipt.offset), 303)
+
+
+async def consume(request: Request, page: Page) -> Response:
+    """Let the client of the form, or the first one of the group, handle a message; show what it answers."""
+    form = await request.form()
+    topic, number, group, client = (str(form.get(name, "")).strip() for name in ("topic", "id", "group", "client"))
+    if not group:
+        raise ConfigError("give the group whose client shall consume the message")
+    admin = page.services.admin
+    message = await message_of(page, topic, number)
+    if not client:
+        client = min(connection.client_id for connection in (await admin.clients.consumers(group)).connection_set)
+    result = await admin.messages.consume_directly(group, client, message)
+    return page.render("direct.html", topic=topic, id=number, group=group, client=client, result=result)
 
 
 def deliver_at_of(text: str, now: datetime) -> datetime | None:

@@ -24,9 +24,8 @@ from saturnmq.admin.listings import topic_offsets
 from saturnmq.admin.survey import TopicState
 from saturnmq.admin.system_names import is_system, is_system_group
 from saturnmq.console.asking import clients_of, masters_of, within
-from saturnmq.console.badges import badge_of
 from saturnmq.console.context import Handler, Page, paged
-from saturnmq.console.state import View
+from saturnmq.console.state import View, badge_of
 from saturnmq.console.texts import N_
 from saturnmq.history import Point, Series
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX

@@ -1,4 +1,4 @@
-"""Search of a topic's messages in a time range, as a job with progress: start, results in pages, cancel, download.
+"""Search of a topic's messages in a time range, and its live tail, as jobs with progress: start, results, cancel, download.
 
 Requirements: CON-09, UX-14, UX-16.
 """
@@ -38,6 +38,7 @@ TEXT_MAX: Final = 200  # of tag and keys, which are kept for each result
 DOWNLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 DOWNLOAD_SECONDS: Final = 25.0
 NAMES_MAX: Final = 1000
+TAIL_ROWS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,16 @@ async def start(request: Request, page: Page) -> Response:
     hits = Hits(conditions)
     scan = TopicScan(page.services.admin, ScanRange(topic, begin_ms, end_ms, conditions.tag or "*"), hits.take)
     return opened(page, page.services.jobs.start(page.user, "search", topic, scan, hits))
+
+
+async def follow(request: Request, page: Page) -> Response:
+    """Begin a live tail: the newest messages as they are stored, while a page shows them (see jobs.py)."""
+    form = await request.form()
+    conditions = parse_conditions(form)
+    topic = topic_of(str(form.get("topic", "")))
+    hits = Hits(conditions, newest=TAIL_ROWS)
+    scan = TopicScan(page.services.admin, ScanRange(topic, tag=conditions.tag or "*"), hits.take)
+    return opened(page, page.services.jobs.start(page.user, "tail", topic, scan, hits))
 
 
 async def show(request: Request, page: Page) -> Response:

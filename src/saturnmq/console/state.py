@@ -1,6 +1,8 @@
 """The state of the cluster as pages show it: a survey every few seconds while a page is viewed, with rates and its age.
 
-Requirements: UX-14.
+A badge is the state of a group in one word, with its colour: what an operator has to look at stands out without reading numbers.
+
+Requirements: UX-14, CON-06.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.admin.survey import GroupState, Survey, Surveyor
+from saturnmq.console.texts import N_
+from saturnmq.protocol.bodies import ConsumerConnection
 from saturnmq.protocol.errors import SaturnError
 
 log = logging.getLogger(__name__)
@@ -141,3 +145,31 @@ def with_rates(survey: Survey, at: float, before: View | None) -> View:
 
 def _consumed(group: GroupState) -> int:
     return sum(progress.total for progress in group.topics.values())
+
+
+@dataclass(frozen=True)
+class Badge:
+    """kind: ok, idle, warn or bad, as in the style sheet; text: in English."""
+
+    kind: str
+    text: str
+
+
+def group_badge(lag: int, clients: int | None, rate: float | None) -> Badge:
+    """The state of a group. clients: None if a broker did not answer; rate: consumed messages per second, None if not known yet."""
+    if clients is None:
+        return Badge("idle", N_("not known"))
+    if not clients:
+        return Badge("bad", N_("stopped: no client")) if lag else Badge("idle", N_("no client"))
+    if lag and rate == 0:
+        return Badge("warn", N_("stuck: nothing consumed"))
+    return Badge("ok", N_("consuming") if lag else N_("up to date"))
+
+
+def badge_of(
+    view: View, group: GroupState, clients: Mapping[tuple[str, str], ConsumerConnection], silent: Mapping[str, str]
+) -> Badge:
+    """The state of a group. clients: of groups that have any, by cluster and name; silent: problems of brokers that were asked."""
+    key = (group.cluster, group.name)
+    count = len(clients[key].connection_set) if key in clients else None if silent else 0
+    return group_badge(group.lag, count, view.out_rates.get(key))
