@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from saturnmq import CallTimeout, Outgoing
+from saturnmq.admin.connection import AdminConnection
 from saturnmq.history.file import History, Sample, Series
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.connect import ConnectionOptions
@@ -97,19 +98,23 @@ def test_stats_sums_are_exact_and_alerts_fire_once(spark: Any, tmp_path: Path) -
 def test_stats_collects_runtime_info_of_every_broker(
     server: SyncEmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = collect.runtime_info(ConnectionOptions(server.name_servers), NOON_MS)
+    _, entries = collect.collect(server.name_servers, NOON_MS)
     (broker,) = {(e.ts, e.broker_name, e.broker_id, e.address) for e in entries}
     assert broker == (NOON_MS, "broker-a", 0, entries[0].address)
     found = {e.key: e.value for e in entries}
     assert len(found) == len(entries) > 40 and found["brokerVersionDesc"] == "V4_9_7"
     assert {"putTps", "commitLogMaxOffset", "dispatchBehindBytes", "brokerVersion"} <= found.keys()
 
-    async def silent(*_: Any, **__: Any) -> bytes:
-        raise CallTimeout("no answer")
+    read = AdminConnection.read
 
-    monkeypatch.setattr(collect, "_ask", silent)
-    assert collect.runtime_info(ConnectionOptions(server.name_servers), NOON_MS) == []
-    assert f"no runtime information broker=broker-a address={broker[3]}" in caplog.text
+    async def silent(connection: AdminConnection, address: str, *more: Any, **options: Any) -> Any:
+        if address == broker[3]:
+            raise CallTimeout("no answer")
+        return await read(connection, address, *more, **options)
+
+    monkeypatch.setattr(AdminConnection, "read", silent)
+    assert collect.collect(server.name_servers, NOON_MS) == ([], [])
+    assert f'no statistics where={broker[3]} error="no answer"' in caplog.text
 
 
 @pytest.mark.spec("EXP-05")
@@ -123,7 +128,7 @@ def test_stats_collects_the_bytes_of_the_last_minute(server: SyncEmbeddedBroker)
             pass
 
     server.thread.call(sample())
-    (tick,) = [one for one in collect.collect(ConnectionOptions(server.name_servers), NOON_MS) if one.topic == "sized"]
+    (tick,) = [one for one in collect.collect(server.name_servers, NOON_MS)[0] if one.topic == "sized"]
     assert tick.total == 15 and 15_000 < (tick.bytes or 0) < 20_000
 
 
@@ -140,7 +145,7 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
         for queue in puller.queues("counted"):
             puller.commit("counting", queue, 5)
     connection = ConnectionOptions(server.name_servers)
-    found = {(t.topic, t.group): t for t in collect.collect(connection, NOON_MS)}
+    found = {(t.topic, t.group): t for t in collect.collect(server.name_servers, NOON_MS)[0]}
     assert found[("counted", "")].total == 30
     group = found[("counted", "counting")]
     assert (group.total, group.lag) == (10, 20) and group.broker_name == "broker-a"

@@ -39,10 +39,21 @@ class TopicState:
 
 @dataclass(slots=True)
 class TopicProgress:
-    """A group in a topic, messages: consumed ever, and not consumed yet."""
+    """A group in a topic, messages: consumed ever, and not consumed yet.
+
+    consumed_ms: store time of the last consumed message of the queue with a lag where it is oldest, Unix ms; 0 if none is known.
+    """
 
     total: int = 0
     lag: int = 0
+    consumed_ms: int = 0
+
+    def add(self, total: int, lag: int, consumed_ms: int) -> None:
+        """Add the counts of another queue or broker."""
+        self.total += total
+        self.lag += lag
+        if consumed_ms > 0:
+            self.consumed_ms = min(self.consumed_ms or consumed_ms, consumed_ms)
 
 
 @dataclass(slots=True)
@@ -62,8 +73,8 @@ class GroupState:
 
 
 @dataclass(slots=True)
-class _Part:
-    """The topics and groups of one master; problems by name of a topic or group."""
+class MasterState:
+    """The topics and groups of one master, as it alone counts them; problems by name of a topic or group."""
 
     cluster: str
     broker: str
@@ -74,12 +85,16 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The state of a cluster. topics and groups: by (cluster, name). problems: error text by broker address or `name@address`."""
+    """The state of a cluster. topics and groups: by (cluster, name). problems: error text by broker address or `name@address`.
+
+    masters: those that gave the topics and groups, by address.
+    """
 
     brokers: list[BrokerState]
     topics: dict[tuple[str, str], TopicState]
     groups: dict[tuple[str, str], GroupState]
     problems: dict[str, str]
+    masters: dict[str, MasterState] = field(default_factory=dict)
 
 
 class Surveyor:
@@ -87,13 +102,13 @@ class Surveyor:
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
-        self._last: dict[str, _Part] = {}  # by address of the master
+        self._last: dict[str, MasterState] = {}  # by address of the master
 
     async def survey(self) -> Survey:
         """Ask all brokers once. Raises SaturnError if no NameServer answers."""
         cluster_info = await self._connection.cluster()
         masters = {
-            address: _Part(cluster, name)
+            address: MasterState(cluster, name)
             for cluster, name, number, address in broker_rows(cluster_info)
             if number == MASTER_ID and encodable(cluster, name, address)
         }
@@ -105,9 +120,9 @@ class Surveyor:
         self._last = {address: part for address, part in self._last.items() if address in masters}
         brokers = [state for state in states if encodable(state.cluster, state.name, state.address)]
         problems |= {state.address: state.problem for state in brokers if state.problem}
-        return Survey(brokers, *_merged(self._last.values()), problems)
+        return Survey(brokers, *_merged(self._last.values()), problems, dict(self._last))
 
-    async def _master(self, address: str, part: _Part, problems: dict[str, str]) -> None:
+    async def _master(self, address: str, part: MasterState, problems: dict[str, str]) -> None:
         try:
             await self._fill(address, part)
         except SaturnError as error:
@@ -123,7 +138,7 @@ class Surveyor:
         self._last[address] = part
         problems |= {f"{name}@{address}": problem for name, problem in part.problems.items()}
 
-    async def _fill(self, address: str, part: _Part) -> None:
+    async def _fill(self, address: str, part: MasterState) -> None:
         connection = self._connection
         configs = (await topic_table(connection, address)).topic_config_table
         groups = (await group_table(connection, address)).subscription_group_table
@@ -143,9 +158,9 @@ class Surveyor:
             for queue, offsets in stats.offset_table.items():
                 if not encodable(queue.topic):
                     continue
+                lag = max(offsets.broker_offset - offsets.consumer_offset, 0)
                 progress = state.topics.setdefault(queue.topic, TopicProgress())
-                progress.total += offsets.consumer_offset
-                progress.lag += max(offsets.broker_offset - offsets.consumer_offset, 0)
+                progress.add(offsets.consumer_offset, lag, offsets.last_timestamp if lag else 0)
 
         permits = asyncio.Semaphore(CONCURRENT_MAX)
         await asyncio.gather(
@@ -174,7 +189,7 @@ async def _within(
 
 
 def _merged(
-    parts: Iterable[_Part],
+    parts: Iterable[MasterState],
 ) -> tuple[dict[tuple[str, str], TopicState], dict[tuple[str, str], GroupState]]:
     """Topics and groups with their counts summed over the brokers."""
     topics: dict[tuple[str, str], TopicState] = {}
@@ -192,6 +207,5 @@ def _merged(
             group_sum.configs |= group.configs
             for name, progress in group.topics.items():
                 sum_of = group_sum.topics.setdefault(name, TopicProgress())
-                sum_of.total += progress.total
-                sum_of.lag += progress.lag
+                sum_of.add(progress.total, progress.lag, progress.consumed_ms)
     return topics, groups

@@ -89,7 +89,7 @@ class Link:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the clients' loop and return its result."""
-        return _state.thread.run(work)
+        return run(work)
 
 
 class _State:
@@ -125,6 +125,11 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine on the clients' loop and return its result."""
+    return _state.thread.run(work)
 
 
 def close_all() -> None:

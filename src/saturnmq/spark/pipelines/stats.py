@@ -132,13 +132,13 @@ def build(spark: SparkSession, conf: StatsConf) -> DataFrame:
 def poll(spark: SparkSession, conf: StatsConf) -> int:
     """Query the brokers and store the result; return the number of ticks."""
     now_ms = int(time.time() * 1000)
-    connection = ConnectionOptions(conf.name_servers)
-    ticks = collect.collect(connection, now_ms)
+    ticks, brokers = collect.collect(conf.name_servers, now_ms)
     if conf.publish:
-        collect.publish(connection, conf.topic, [(collect.encode_tick(t), f"{t.topic}/{t.group}") for t in ticks])
+        bodies = [(collect.encode_tick(t), f"{t.topic}/{t.group}") for t in ticks]
+        collect.publish(ConnectionOptions(conf.name_servers), conf.topic, bodies)
     if ticks:
         lake.write_part(frame_of(spark, ticks), conf.table("stats_ticks"), now_ms)
-    if brokers := collect.runtime_info(connection, now_ms):
+    if brokers:
         lake.write_part(frame_of(spark, brokers, BROKERS), conf.table("stats_brokers"), now_ms)
     return len(ticks)
 
