@@ -24,6 +24,7 @@ TOP_LEVEL = {
     "sync.py",
     "tasks.py",
     "descriptors.py",
+    "avro.py",
     "durable.py",
     "errors.py",
     "escaping.py",

@@ -167,7 +167,7 @@ async def serve(options: ConsoleOptions, stop: asyncio.Event, started: Callable[
     from saturnmq.admin.survey import Surveyor
     from saturnmq.console.alarms import Alarms, RulesFile
     from saturnmq.console.app import LOCAL_HOSTS, build
-    from saturnmq.console.avro import Schemas
+    from saturnmq.console.bodies import Schemas
     from saturnmq.console.context import Services
     from saturnmq.console.serving import Server
     from saturnmq.console.state import ClusterState

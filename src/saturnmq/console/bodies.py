@@ -6,15 +6,22 @@ Requirements: CON-09.
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
-from saturnmq.console.avro import CONTAINER, AvroError, Schemas, container
+from saturnmq.avro import CONTAINER, SCHEMA_BYTES_MAX, Schema, read_container
 from saturnmq.escaping import escaped
+from saturnmq.protocol.errors import ConfigError
 
 TEXT_MAX: Final = 64 * 1024  # characters of a body that a page shows
 INDENTED_MAX: Final = 4 * TEXT_MAX
-AVRO_BYTES_MAX: Final = 1024 * 1024
+# Of an Avro body, and of the blocks of a container file inflated: four values a byte are 100 MB at worst.
+AVRO_BYTES_MAX: Final = 128 * 1024
+_REGISTRY_BYTES: Final = 5  # before a datum: byte 0, and four bytes with the id of a schema in a registry
 FORMS: Final = ("json", "avro", "text", "hex")
 _HEX_BYTES: Final = 16
 
@@ -27,6 +34,46 @@ class ShownBody:
     text: str
     size: int
     cut: bool
+
+
+class Schemas:
+    """Schemas of topics, in files of a folder: `TOPIC.avsc`, or `id-N.avsc` for bodies with the id N of a schema registry.
+
+    Files are read again when they change. Methods block.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cached_schemas: dict[str, tuple[int, Schema | None]] = {}
+
+    def decode(self, topic: str, data: bytes) -> Any:
+        """The datum of a body. Raises ValueError if no schema is known or it does not fit, ConfigError for a wrong one."""
+        if data[:1] == b"\x00" and len(data) > _REGISTRY_BYTES:
+            (number,) = struct.unpack(">I", data[1:_REGISTRY_BYTES])
+            for name in (f"id-{number}", topic):
+                schema = self._schema(name)
+                if schema is not None:
+                    return schema.decode(data[_REGISTRY_BYTES:])
+        schema = self._schema(topic)
+        if schema is None:
+            raise ValueError(f"no schema of {topic}")
+        return schema.decode(data)
+
+    def _schema(self, name: str) -> Schema | None:
+        if "/" in name or "\0" in name or name.startswith("."):
+            return None
+        path = self._folder / f"{name}.avsc"
+        try:
+            stamp = path.stat().st_mtime_ns
+            cached = self._cached_schemas.get(name)
+            if cached is None or cached[0] != stamp:
+                with path.open("rb") as file:
+                    cached = (stamp, Schema(file.read(SCHEMA_BYTES_MAX + 1)))
+                self._cached_schemas[name] = cached
+        except OSError:
+            self._cached_schemas.pop(name, None)
+            return None
+        return cached[1]
 
 
 def body_of(data: bytes, *, topic: str = "", schemas: Schemas | None = None, chosen_form: str = "") -> ShownBody:
@@ -72,20 +119,20 @@ def _avro(data: bytes, topic: str, schemas: Schemas | None) -> str | None:
         return None
     try:
         if data.startswith(CONTAINER):
-            datum: Any = container(data)
+            datum: Any = read_container(data, inflated_max=AVRO_BYTES_MAX)
         elif schemas is not None and topic:
             datum = schemas.decode(topic, data)
         else:
             return None
         return _lines(_indented(datum))
-    except (AvroError, ValueError, TypeError, RecursionError):
+    except (ConfigError, ValueError, TypeError, RecursionError):
         return None
 
 
 def _indented(value: Any) -> str:
     """JSON with indentation. Raises ValueError if it is much longer so: deep nesting makes a page of many MB."""
     parts, size = [], 0
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=_binary).iterencode(value):
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=_text).iterencode(value):
         size += len(part)
         if size > INDENTED_MAX:
             raise ValueError("too long")
@@ -93,9 +140,14 @@ def _indented(value: Any) -> str:
     return "".join(parts)
 
 
-def _binary(value: object) -> str:
+def _text(value: object) -> str:
+    """A value that JSON does not have."""
     if isinstance(value, bytes):
         return f"0x{value[:TEXT_MAX].hex()}"
+    if isinstance(value, date):  # or a time
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     raise TypeError(type(value).__name__)
 
 

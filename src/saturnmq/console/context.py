@@ -27,7 +27,7 @@ from starlette.routing import Match
 
 from saturnmq.admin import Admin
 from saturnmq.console.alarms import Alarms
-from saturnmq.console.avro import Schemas
+from saturnmq.console.bodies import Schemas
 from saturnmq.console.charts import RANGES, line_chart, short, size, with_commas
 from saturnmq.console.forms import PROBLEM, SHOWN_ON, Form, RefusedForm, WrongField, form_of
 from saturnmq.console.jobs import Jobs
