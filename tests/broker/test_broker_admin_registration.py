@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.services.registrar import COMPLETE_FIELD, Registrar
 from saturnmq.broker.state.topics import Topics
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net import Connection, Later, NetSettings, RemotingServer, Reply
 from saturnmq.protocol.bodies import RegisterBrokerBody, TopicConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -58,7 +58,7 @@ class RecordingNameServer:
         self.open.set()
         self.whole_open.set()
 
-    def handle(self, connection: Connection, request: Command) -> Command | Awaitable[Command]:
+    def handle(self, connection: Connection, request: Command) -> Reply:
         answer = self.namesrv._handle(connection, request)
         if request.code == RequestCode.REGISTER_BROKER:
             body = RegisterBrokerBody.decode(request.body)
@@ -66,10 +66,10 @@ class RecordingNameServer:
             (self.whole if COMPLETE_FIELD in request.ext else self.changes).append(names)
             self.news.set()
             if COMPLETE_FIELD in request.ext and not self.whole_open.is_set():
-                return self._later(answer, self.whole_open)
-        return answer if self.open.is_set() else self._later(answer, self.open)
+                return Later(self._later(answer, self.whole_open))
+        return answer if self.open.is_set() else Later(self._later(answer, self.open))
 
-    async def _later(self, answer: Command, allowed: asyncio.Event) -> Command:
+    async def _later(self, answer: Reply, allowed: asyncio.Event) -> Reply:
         await allowed.wait()
         return answer
 
@@ -112,14 +112,14 @@ async def test_create_topic_is_answered_once_name_server_has_it() -> None:
         seen, may_answer = asyncio.Event(), asyncio.Event()
         handle = w.server.namesrv._server.handler
 
-        async def held(connection: Connection, request: Command) -> Command:
+        async def held(connection: Connection, request: Command) -> Reply:
             if request.code == RequestCode.REGISTER_BROKER:
                 seen.set()
                 await may_answer.wait()
-            return handle(connection, request)  # type: ignore[return-value]
+            return handle(connection, request)
 
         for connection in w.server.namesrv._server.connections:
-            connection.requests.handler = held
+            connection.requests.handler = lambda *request: Later(held(*request))
         created = asyncio.create_task(w.call(RequestCode.UPDATE_AND_CREATE_TOPIC, **CREATE))
         await seen.wait()
         await w.broker.topics.writer.saved()

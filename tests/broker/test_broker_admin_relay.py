@@ -8,7 +8,7 @@ import pytest
 from wire import wire
 
 from saturnmq.broker.requests import relay
-from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.net import Connection, Later, NetSettings, RemotingClient
 from saturnmq.net.calls import WAITING_FACTOR, Permits
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from saturnmq.protocol.codes import RequestCode
@@ -33,7 +33,7 @@ async def test_relayed_calls_use_server_async_permits(code: int) -> None:
             await may_answer.wait()
             return request.reply(0)
 
-        member = RemotingClient(settings=NetSettings(), handler=held)
+        member = RemotingClient(settings=NetSettings(), handler=lambda *request: Later(held(*request)))
         data = ConsumerData("G", subscription_data_set=[SubscriptionData("T", "*", sub_version=1)])
         heartbeat = Command(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
         await member.invoke(w.server.broker_address, heartbeat, 10_000)
@@ -60,7 +60,9 @@ async def test_relays_beyond_the_waiting_limit_are_rejected_at_once() -> None:
             await may_answer.wait()
             return request.reply(0)
 
-        members = [RemotingClient(settings=NetSettings(), handler=silent) for _ in range(2)]
+        members = [
+            RemotingClient(settings=NetSettings(), handler=lambda *request: Later(silent(*request))) for _ in range(2)
+        ]
         data = ConsumerData("G", subscription_data_set=[SubscriptionData("T", "*", sub_version=1)])
         for number, member in enumerate(members):
             heartbeat = Command(RequestCode.HEART_BEAT, body=HeartbeatData(f"c{number}", [], [data]).encode())
@@ -91,7 +93,9 @@ async def test_status_of_a_group_ends_at_its_limits(limit: str, monkeypatch: pyt
         return request.reply(0, body=b'{"messageQueueTable":{}}' + b" " * 1000)
 
     async with wire() as w:
-        members = [RemotingClient(settings=NetSettings(), handler=answer) for _ in range(4)]
+        members = [
+            RemotingClient(settings=NetSettings(), handler=lambda *request: Later(answer(*request))) for _ in range(4)
+        ]
         data = ConsumerData("G", subscription_data_set=[SubscriptionData("T", "*", sub_version=1)])
         for number, member in enumerate(members):
             heartbeat = Command(RequestCode.HEART_BEAT, body=HeartbeatData(f"c{number}", [], [data]).encode())

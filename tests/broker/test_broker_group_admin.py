@@ -18,7 +18,7 @@ from saturnmq.broker.requests import relay
 from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.services.address_server import LookupFailed, parse
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import Connection, NetSettings
+from saturnmq.net import NO_RESPONSE, Connection, NetSettings
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
@@ -245,7 +245,7 @@ async def test_relayed_requests_reach_consumer() -> None:
         sent = await w.send(body=b"again")
         asked: list[Command] = []
 
-        def answer(connection: Connection, request: Command) -> Command | None:
+        def answer(connection: Connection, request: Command) -> Command | bytes:
             if request.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # may arrive at any time
                 asked.append(request)
             if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
@@ -255,7 +255,7 @@ async def test_relayed_requests_reach_consumer() -> None:
                 return request.reply(body=result.encode())
             if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 return request.reply(body=GetConsumerStatusBody({QUEUE: 5}).encode())
-            return None
+            return NO_RESPONSE
 
         async with member(w, answer):
             who = {"consumerGroup": "G", "clientId": "m1"}

@@ -11,6 +11,7 @@ from wire import Clock, Wire, run, wire
 from apachenames import labels_by_name
 from metricstext import families, values
 from saturnmq.broker.metrics import apache, own
+from saturnmq.net import NO_RESPONSE
 from saturnmq.protocol.bodies import ConsumerRunningInfo, ConsumeStatus
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -57,9 +58,9 @@ async def polled(w: Wire, table: dict[str, ConsumeStatus]) -> list[Command]:
     """Let the broker ask its consumers, and answer with these rates; returns what it asked."""
     asked: list[Command] = []
 
-    def answer(connection: Any, request: Command) -> Command | None:
+    def answer(connection: Any, request: Command) -> Command | bytes:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:  # the heartbeat's, which may come as late as this
-            return None
+            return NO_RESPONSE
         asked.append(request)
         return request.reply(body=ConsumerRunningInfo(status_table=table).encode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from saturnmq.broker import BrokerSettings
 from saturnmq.broker.services.registrar import LOOK_UP_SECONDS, UNREGISTER_TIMEOUT_MS, Registrar
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.runtime import RuntimeSettings
-from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net import Connection, Later, NetSettings, RemotingServer, Reply
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX
 from saturnmq.protocol.bodies import KVTable, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode
@@ -38,11 +38,11 @@ class Scripted:
         self.address = ("", 0)
         self.server = RemotingServer(self._handle, settings=NetSettings())
 
-    def _handle(self, connection: Connection, request: Command) -> Command | Awaitable[Command | None]:
+    def _handle(self, connection: Connection, request: Command) -> Reply:
         self.asked.append(request.code)
         self.last = request
         if self.silent:
-            return asyncio.get_running_loop().create_future()
+            return Later()
         if not self.healthy:
             return request.reply(1, "not today")
         if request.code == RequestCode.QUERY_DATA_VERSION:
@@ -88,13 +88,13 @@ def test_name_servers_are_asked_in_parallel(tmp_path: Path) -> None:
     class Patient(Scripted):
         """Answers once another NameServer has been asked."""
 
-        def _handle(self, connection: Connection, request: Command) -> Any:
-            async def later() -> Command:
+        def _handle(self, connection: Connection, request: Command) -> Later:
+            async def later() -> Reply:
                 while not two.asked:
                     await asyncio.sleep(0)
                 return Scripted._handle(self, connection, request)
 
-            return later()
+            return Later(later())
 
     async def work() -> None:
         async with registrar(tmp_path, one, two) as (made, _):

@@ -12,7 +12,7 @@ from wire import Wire, wire
 
 from saturnmq.broker.requests import replies
 from saturnmq.broker.state.clients import ClientInfo, Clients
-from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.net import NO_RESPONSE, Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import HeartbeatData, ProducerData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -35,9 +35,9 @@ async def requester(w: Wire, answer: int | None = 0) -> AsyncIterator[list[Comma
     """A client that waits for replies and answers with this code; None: it does not answer."""
     got: list[Command] = []
 
-    def pushed(connection: Connection, request: Command) -> Command | None:
+    def pushed(connection: Connection, request: Command) -> Command | bytes:
         got.append(request)
-        return request.reply(answer, "no" if answer else None) if answer is not None else None
+        return request.reply(answer, "no" if answer else None) if answer is not None else NO_RESPONSE
 
     client = RemotingClient(settings=NetSettings(), handler=pushed)
     body = HeartbeatData("asker", [ProducerData("producers")], []).encode()

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import virtualtime
 from saturnmq.broker import BrokerSettings
-from saturnmq.net import Connection, NetSettings, RemotingClient
+from saturnmq.net import NO_RESPONSE, Connection, NetSettings, RemotingClient
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from saturnmq.protocol.codes import VERSION, Language, RequestCode
 from saturnmq.protocol.frames.command import Command
@@ -49,8 +49,9 @@ class Wire:
         self.sign: Callable[[Command], None] | None = None  # signs each request in place
         self.client = RemotingClient(settings=NetSettings(), handler=self._pushed)
 
-    def _pushed(self, connection: Connection, request: Command) -> None:
+    def _pushed(self, connection: Connection, request: Command) -> bytes:
         self.pushed.put_nowait(request)
+        return NO_RESPONSE
 
     async def call(
         self, code: int, body: bytes | None = None, *, version: int = 407, timeout_ms: int = 10_000, **ext: object

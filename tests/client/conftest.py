@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness import virtualtime
-from saturnmq.net import Connection, NetSettings, RemotingServer
+from saturnmq.net import NO_RESPONSE, Connection, NetSettings, RemotingServer, Reply, reply_of
 from saturnmq.protocol.bodies import BrokerData, ConsumerIdList, HeartbeatData, QueueData, TopicRouteData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
@@ -20,6 +20,11 @@ from saturnmq.protocol.message import Host, Message, decode_batch, encode_record
 
 Answer = Callable[[Command], "Command | Awaitable[Command | None] | None"]
 STORE_HOST = Host("127.0.0.1", 10911)
+
+
+def replying(result: Any) -> Reply:
+    """The result of a script as a reply; None: no response."""
+    return NO_RESPONSE if result is None else reply_of(result)
 
 
 class Server:
@@ -49,8 +54,8 @@ class Server:
         if isinstance(scripted, list):
             scripted = scripted.pop(0) if scripted else None
         if scripted is not None:
-            return scripted(command)
-        return self.builtin(command)
+            return replying(scripted(command))
+        return replying(self.builtin(command))
 
     def builtin(self, command: Command) -> Any:
         return command.reply()

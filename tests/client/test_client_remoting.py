@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
+from saturnmq.net import NO_RESPONSE, Connection, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.frames.command import Command
 
 ANSWERED, SILENT, FORBIDDEN = 10, 11, 12
@@ -32,9 +32,9 @@ class Watch:
 async def server(got: list[Command]) -> AsyncIterator[str]:
     """A server that answers everything but SILENT; yields its address."""
 
-    def handle(connection: Connection, request: Command) -> Command | None:
+    def handle(connection: Connection, request: Command) -> Command | bytes:
         got.append(request)
-        return None if request.code == SILENT else request.reply()
+        return NO_RESPONSE if request.code == SILENT else request.reply()
 
     remoting = RemotingServer(handle, settings=NetSettings())
     host, port = await remoting.start("127.0.0.1", 0)

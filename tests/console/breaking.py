@@ -18,7 +18,7 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.console.alarms import ROUND_SECONDS, Alarms, Rules
 from saturnmq.console.state import ClusterState
 from saturnmq.namesrv import NameServer, NameServerSettings
-from saturnmq.net import NetSettings
+from saturnmq.net import NO_RESPONSE, NetSettings
 from saturnmq.protocol.addresses import port_of
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.store import FlushDiskType, StoreProfile, StoreSettings
@@ -89,7 +89,7 @@ class Watched:
             str(self.folder / name), profile=StoreProfile.SMALL, flush_disk_type=FlushDiskType.SYNC_FLUSH
         )
         broker = Broker(settings, store, NetSettings(), ha=HaSettings(**ha))
-        broker.intercept(lambda handler: lambda *request: None if name in self.hung else handler(*request))
+        broker.intercept(lambda handler: lambda *request: NO_RESPONSE if name in self.hung else handler(*request))
         await broker.start()
         self.brokers[name] = broker
         return broker

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from saturnmq.net import Connection, NetSettings, RemotingClient, RemotingServer
+from saturnmq.net import Connection, Later, NetSettings, RemotingClient, RemotingServer
 from saturnmq.protocol.frames.command import Command
 
 DEADLINE_SECONDS = 20
@@ -29,6 +30,11 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 
 def echo(connection: Connection, request: Command) -> Command:
     return request.reply(0, None, dict(request.ext), request.body)
+
+
+def replying(handler: Any) -> Any:
+    """The handler; one that is a coroutine function answers later."""
+    return (lambda *request: Later(handler(*request))) if inspect.iscoroutinefunction(handler) else handler
 
 
 class Pair:
@@ -56,9 +62,9 @@ async def pair(
     client_handler: Any = None,
 ) -> AsyncIterator[Pair]:
     settings = settings or NetSettings()
-    server = RemotingServer(handler, settings=settings, tls=tls, listener=listener)
+    server = RemotingServer(replying(handler), settings=settings, tls=tls, listener=listener)
     host, port = await server.start("127.0.0.1", 0)
-    client = RemotingClient(settings=settings, tls=client_tls, handler=client_handler)
+    client = RemotingClient(settings=settings, tls=client_tls, handler=replying(client_handler))
     try:
         yield Pair(server, client, host, port)
     finally:

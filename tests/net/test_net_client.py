@@ -13,6 +13,7 @@ from netpair import pair
 
 from ports import free_port
 from saturnmq.net import (
+    NO_RESPONSE,
     CallTimeout,
     ConnectFailed,
     Connection,
@@ -24,8 +25,8 @@ from saturnmq.net.calls import Permits, next_opaque, opaques
 from saturnmq.protocol.frames.command import Command
 
 
-def silent(connection: Connection, request: Command) -> None:
-    return None
+def silent(connection: Connection, request: Command) -> bytes:
+    return NO_RESPONSE
 
 
 @pytest.mark.spec("REM-26")
@@ -115,12 +116,12 @@ async def test_close_fails_pending_calls_before_output_drains() -> None:
     server.close()
 
 
-def first_only() -> Callable[[Connection, Command], Command | None]:
+def first_only() -> Callable[[Connection, Command], Command | bytes]:
     """A handler that answers only its first request."""
     left = [True]
 
-    def handler(connection: Connection, request: Command) -> Command | None:
-        return request.reply() if left and left.pop() else None
+    def handler(connection: Connection, request: Command) -> Command | bytes:
+        return request.reply() if left and left.pop() else NO_RESPONSE
 
     return handler
 
@@ -151,8 +152,8 @@ async def test_pending_calls_fail_at_once_when_peer_closes() -> None:
 
 @pytest.mark.spec("REM-17")
 async def test_cancelled_call_releases_permit_and_keeps_connection() -> None:
-    def handler(connection: Connection, request: Command) -> Command | None:
-        return None if request.code == 1 else request.reply()
+    def handler(connection: Connection, request: Command) -> Command | bytes:
+        return NO_RESPONSE if request.code == 1 else request.reply()
 
     async with pair(handler) as p:
         await p.call(Command(10))
@@ -173,8 +174,9 @@ async def test_response_matches_only_calls_of_its_own_connection() -> None:
     """A response with the opaque of another connection's call must not complete that call."""
     seen: asyncio.Queue[tuple[Connection, Command]] = asyncio.Queue()
 
-    def keep(connection: Connection, request: Command) -> None:
+    def keep(connection: Connection, request: Command) -> bytes:
         seen.put_nowait((connection, request))
+        return NO_RESPONSE
 
     async with pair(keep) as honest, pair(keep) as liar:
         client = honest.client
@@ -304,8 +306,9 @@ async def test_server_and_client_have_separate_permits() -> None:
 async def test_oneway_call_sets_flag_and_returns_permit() -> None:
     got: asyncio.Queue[Command] = asyncio.Queue()
 
-    def keep(connection: Connection, request: Command) -> None:
+    def keep(connection: Connection, request: Command) -> bytes:
         got.put_nowait(request)
+        return NO_RESPONSE
 
     async with pair(keep) as p:
         await p.client.invoke_oneway(p.address, Command(10, ext={"a": "b"}), 1000)

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from netpair import pair
 
-from saturnmq.net import Connection, fairness, requests
+from saturnmq.net import NO_RESPONSE, Connection, fairness, requests
 from saturnmq.net import connection as connection_module
 from saturnmq.net.budget import ACCEPTED_AT_ONCE
 from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS
@@ -50,14 +50,14 @@ class Seen:
         self.before_probe = -1
         self._clock = clock
 
-    def handle(self, connection: Connection, request: Command) -> Command | None:
+    def handle(self, connection: Connection, request: Command) -> Command | bytes:
         if request.code == PROBE:
             self.before_probe = len(self.numbers)
             return request.reply()
         self.numbers.append(request.opaque)
         if self._clock is not None:
             self._clock[0] += 0.001
-        return None
+        return NO_RESPONSE
 
 
 def readable(connection: Connection) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from netpair import echo, pair, run
 
-from saturnmq.net import BaseConnectionListener, Connection, Later, NetSettings, RemotingServer, StartError
+from saturnmq.net import NO_RESPONSE, BaseConnectionListener, Connection, Later, NetSettings, RemotingServer, StartError
 from saturnmq.protocol.errors import ConfigError, MissingField, response_error
 from saturnmq.protocol.frames.command import SERIALIZE_TYPE_ENV, Command, Serialization, encode_frame, own_serialization
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -345,8 +345,8 @@ async def test_socket_buffer_sizes_follow_settings_or_system_default() -> None:
 async def test_connection_active_in_one_direction_is_not_idle() -> None:
     closed: list[str] = []
 
-    def handler(connection: Connection, request: Command) -> None:
-        return None
+    def handler(connection: Connection, request: Command) -> bytes:
+        return NO_RESPONSE
 
     class Watch(BaseConnectionListener):
         def closed(self, connection: Connection, reason: str) -> None:
@@ -416,8 +416,9 @@ async def test_own_requests_use_serialization_of_process(name: str | None, monke
         connection.invoke_oneway(Command(40))
         return request.reply()
 
-    def client_handler(connection: Connection, request: Command) -> None:
+    def client_handler(connection: Connection, request: Command) -> bytes:
         pushed.put_nowait(request)
+        return NO_RESPONSE
 
     async with pair(handler, client_handler=client_handler) as p:
         await p.call(Command(34))

@@ -12,10 +12,12 @@ import pytest
 from netpair import pair
 
 from saturnmq.net import (
+    NO_RESPONSE,
     BaseConnectionListener,
     CallTimeout,
     ConnectFailed,
     Connection,
+    Later,
     NetSettings,
     RemotingClient,
     TlsSettings,
@@ -26,8 +28,8 @@ from saturnmq.protocol.frames.decoder import FrameDecoder
 NEVER, QUICK = 1, 10  # request codes of `handler`
 
 
-def handler(connection: Connection, request: Command) -> Command | None:
-    return None if request.code == NEVER else request.reply()
+def handler(connection: Connection, request: Command) -> Command | bytes:
+    return NO_RESPONSE if request.code == NEVER else request.reply()
 
 
 @pytest.mark.spec("REM-16", "REM-17", "REM-19")
@@ -205,7 +207,7 @@ async def test_unencodable_response_becomes_error_and_keeps_connection(
         async def soon() -> Command:
             return answer
 
-        return soon() if later else answer
+        return Later(soon()) if later else answer
 
     async with pair(bad) as p:
         answer = await p.call(Command(NEVER))

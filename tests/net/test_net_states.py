@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from saturnmq.net import BaseConnectionListener, Connection, NetSettings, RemotingServer
+from saturnmq.net import NO_RESPONSE, BaseConnectionListener, Connection, NetSettings, RemotingServer
 from saturnmq.net import connection as connection_module
 from saturnmq.net.limits import Limits, RequestMemory
 from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, ConnectionEvent, ConnectionState
@@ -52,14 +52,14 @@ def test_states_of_connection_that_its_peer_ends(reset: bool) -> None:
     async def work() -> list[ConnectionState]:
         seen, peer = Seen(), socket.socket()
 
-        def handle(connection: Connection, command: Command) -> Command | None:
+        def handle(connection: Connection, command: Command) -> Command | bytes:
             seen.states.append(connection.state)
             if command.opaque == 0 and reset:
                 peer.sendall(encode_frame(Command(10, opaque=1)))
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
             if command.opaque == 0:
                 peer.close()
-            return command.reply() if reset else None
+            return command.reply() if reset else NO_RESPONSE
 
         server = RemotingServer(handle, settings=NetSettings(), listener=seen)
         try:

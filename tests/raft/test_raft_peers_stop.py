@@ -7,6 +7,7 @@ import gc
 from typing import Any
 
 from harness import virtualtime
+from saturnmq.net import NO_RESPONSE
 from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
@@ -22,8 +23,8 @@ async def reported_by(stops: Any) -> list[str]:
     found: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["message"]))
 
-    def silent(connection: Connection, command: Command) -> None:
-        return None
+    def silent(connection: Connection, command: Command) -> bytes:
+        return NO_RESPONSE
 
     server = RemotingServer(silent, settings=NetSettings())
     host, port = await server.start("127.0.0.1", 0)

@@ -24,10 +24,9 @@ from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import BODY_BYTES_MAX, CALLER
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.config.settings import to_properties
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Reply
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
-from saturnmq.net.requests import Reply
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, response_error

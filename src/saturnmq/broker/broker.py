@@ -28,7 +28,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from saturnmq.acl.plain import RELOAD_SECONDS
 from saturnmq.broker.access_control import AccessControl
@@ -55,7 +55,7 @@ from saturnmq.broker.requests.context import (
 )
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.requests.table import FAST_CODES, TABLE, BoundRoute, bind
-from saturnmq.broker.requests.table_row import CALLER, Answer
+from saturnmq.broker.requests.table_row import CALLER, HandlerResult
 from saturnmq.broker.services.admission import Admission, Stage, refuse
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
@@ -83,7 +83,7 @@ from saturnmq.broker.state.relays import Relays
 from saturnmq.broker.state.role import BrokerRole, FixedRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
-from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, TlsSettings
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, TlsSettings, reply_of
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
@@ -536,50 +536,50 @@ class Broker:
         """Listening ports and the local ports of all open connections."""
         return self._server.ports | self._fast.ports | self.registrar.ports
 
-    def handle(self, connection: Connection, request: Command) -> Answer:
+    def handle(self, connection: Connection, request: Command) -> Reply:
         """Serve a request of the main port; returns the response, or what completes it later."""
         return self._run(self._routes.get(request.code), connection, request)
 
-    def _handle_fast(self, connection: Connection, request: Command) -> Answer:
+    def _handle_fast(self, connection: Connection, request: Command) -> Reply:
         return self._run(self._fast_routes.get(request.code), connection, request)
 
-    def _handle_member(self, connection: Connection, request: Command) -> Answer:
+    def _handle_member(self, connection: Connection, request: Command) -> Reply:
         """Serve what the role of a group's member or a slave allows; `instead` answers the rest."""
         refused = self._instead(connection, request)
         return self.handle(connection, request) if refused is None else self._refused(connection, request, refused)
 
-    def _instead(self, connection: Connection, request: Command) -> Answer:
+    def _instead(self, connection: Connection, request: Command) -> Reply | None:
         follower = self.dledger or self.ha_slave
         return follower.instead(connection, request) if follower is not None else None
 
-    def _handle_member_fast(self, connection: Connection, request: Command) -> Answer:
+    def _handle_member_fast(self, connection: Connection, request: Command) -> Reply:
         refused = self._instead(connection, request)
         return (
             self._handle_fast(connection, request) if refused is None else self._refused(connection, request, refused)
         )
 
-    def _refused(self, connection: Connection, request: Command, refused: Answer) -> Answer:
+    def _refused(self, connection: Connection, request: Command, refused: Reply) -> Reply:
         """The answer to a request that the member's role does not allow; an administrative one is written to the audit log."""
         if TABLE[request.code].administrative:
             return self._serve_admin(connection, request, lambda: refused)
         return refused
 
-    def _run(self, route: BoundRoute | None, connection: Connection, request: Command) -> Answer:
+    def _run(self, route: BoundRoute | None, connection: Connection, request: Command) -> Reply:
         if route is None:
             text = f" request type {request.code} not supported"
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if route.header is None:
-            return route.handler(route.context, connection, request)
+            return cast("Reply", route.handler(route.context, connection, request))
         if route.administrative:
             return self._serve_admin(connection, request, lambda: self._decoded(route, connection, request))
-        return self._decoded(route, connection, request)
+        return reply_of(self._decoded(route, connection, request))
 
-    def _serve_admin(self, connection: Connection, request: Command, answer: Callable[[], Answer]) -> Answer:
+    def _serve_admin(self, connection: Connection, request: Command, answer: Callable[[], HandlerResult]) -> Reply:
         caller = connection.attributes.get(CALLER)
         account = str(caller) if caller is not None else None
-        return self.administration.serve(connection.remote_address, request, answer, account=account)
+        return reply_of(self.administration.serve(connection.remote_address, request, answer, account=account))
 
-    def _decoded(self, route: BoundRoute, connection: Connection, request: Command) -> Answer:
+    def _decoded(self, route: BoundRoute, connection: Connection, request: Command) -> HandlerResult:
         """Run the handler of a request with its decoded header, unless the body is too long."""
         assert route.header is not None
         if request.body is not None and len(request.body) > route.body_max:

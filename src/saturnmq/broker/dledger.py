@@ -24,11 +24,10 @@ from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.requests.pull_answer import fields
 from saturnmq.broker.requests.runtime import runtime_info
 from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, SHOW_ENDS
-from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Later, Reply
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -102,7 +101,7 @@ class DLedger:
         copy: LeaderCopy,
         forwarding: Forwarding,
         *,
-        serve: Callable[[Connection, Command], Answer],
+        serve: Callable[[Connection, Command], Reply],
         start_services: Callable[[], None],
         stop_services: Callable[[], Awaitable[None]],
     ) -> None:
@@ -326,7 +325,7 @@ class DLedger:
 
     # ---- requests
 
-    def instead(self, connection: Connection, request: Command) -> Answer:
+    def instead(self, connection: Connection, request: Command) -> Reply | None:
         """Answer in place of the ordinary handler; None if the request is to be served as on any broker.
 
         A member that does not lead, or has no quorum, rejects what only a leader may do (DL-X08), and queries that would show
@@ -353,31 +352,32 @@ class DLedger:
         will_serve = self.group.elected and not self.group.serving
         return self._runtime.settings.slave_read_enable and not will_serve
 
-    def _follower_answer(self, connection: Connection, request: Command) -> Answer:
+    def _follower_answer(self, connection: Connection, request: Command) -> Command | Later | None:
         """The refusal of what only a leader may do; None if a follower serves it too."""
         code = request.code
         if code in LEADER_ONLY:
             return self._refusal(request)
         if code in _READS and not self._reads_here:
-            return self._pull_later(request) if code in READER_ONLY else self._refusal(request)
+            return Later(self._pull_later(request)) if code in READER_ONLY else self._refusal(request)
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._copied_by_java(connection.remote_address)
         return None
 
-    def _unled(self, connection: Connection, request: Command) -> Answer:
+    def _unled(self, connection: Connection, request: Command) -> Reply:
         """The answer to a request that could not be forwarded, since no leader is known or serves."""
         serves_clients = self._reads_here or not self.forwarding.possible
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and not serves_clients:
             # Members may know only a part of a group that restarted; consumers keep their queues upon an error.
             text = f"no leader of the group {self.group.raft.group} is known, keep the present assignment"
             return request.reply(ResponseCode.SYSTEM_ERROR, text)
-        answer = self._follower_answer(connection, request)
-        if answer is None:
-            answer = self._serve(connection, request)
-            if request.code == RequestCode.QUERY_CONSUMER_OFFSET and _is_not_found(answer) and not serves_clients:
-                # The copy may not have the offset yet: a consumer would take the group for a new one, and skip messages.
-                text = f"no leader of the group {self.group.raft.group} is known, and no offset here: ask again"
-                return request.reply(ResponseCode.SYSTEM_ERROR, text)
+        refused = self._follower_answer(connection, request)
+        if refused is not None:
+            return refused
+        answer = self._serve(connection, request)
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET and _is_not_found(answer) and not serves_clients:
+            # The copy may not have the offset yet: a consumer would take the group for a new one, and skip messages.
+            text = f"no leader of the group {self.group.raft.group} is known, and no offset here: ask again"
+            return request.reply(ResponseCode.SYSTEM_ERROR, text)
         return answer
 
     def _refusal(self, request: Command) -> Command:
@@ -433,7 +433,7 @@ class DLedger:
         return rows | {f"dledgerWatermark_{name}": str(mark) for name, mark in sorted(status.watermarks.items())}
 
 
-def _is_not_found(answer: Answer) -> bool:
+def _is_not_found(answer: Reply) -> bool:
     return isinstance(answer, Command) and answer.code == ResponseCode.QUERY_NOT_FOUND
 
 

@@ -24,13 +24,12 @@ from weakref import WeakKeyDictionary
 
 from saturnmq.broker.forwarded_request import ForwardedClient, ForwardedRequest, ForwardOutcome
 from saturnmq.broker.requests.table import FORWARDED, READER_ONLY, TABLE
-from saturnmq.broker.requests.table_row import CALLER, Answer, Effect
+from saturnmq.broker.requests.table_row import CALLER, Effect
 from saturnmq.broker.services.long_polling import WAIT_SECONDS_MAX
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.errors import NoPermit
-from saturnmq.net import ConnectFailed, Connection
+from saturnmq.net import ConnectFailed, Connection, Later, Reply
 from saturnmq.net.connection import ConnectionOwner
-from saturnmq.net.later import settled
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of
@@ -53,7 +52,7 @@ _REPLIES: Final = frozenset((RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_RE
 _REFUSED: Final = frozenset((ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 _EMPTY: Final = bytes((ForwardOutcome.NOT_SERVING,))
 
-Instead = Callable[[Connection, Command], Answer]
+Instead = Callable[[Connection, Command], Reply]
 
 
 class _AnswerLost(Exception):
@@ -163,7 +162,7 @@ class Forwarding:
         leader, term = member.node.leader_id, member.node.term
         return (leader, term) if leader is not None and leader != self._group.raft.self_id else None
 
-    def instead(self, connection: Connection, request: Command, otherwise: Instead) -> Answer:
+    def instead(self, connection: Connection, request: Command, otherwise: Instead) -> Reply:
         """Answer a request in FORWARDED that this member may not serve; `otherwise` answers it if no leader can.
 
         Raises ResponseError 2 if too many are in flight.
@@ -183,11 +182,11 @@ class Forwarding:
         self._bytes.add(host, size)
         account = connection.attributes.get(CALLER)
         account = str(account) if account is not None else None
-        return self._counted(connection, request, account, otherwise, host, size)
+        return Later(self._counted(connection, request, account, otherwise, host, size))
 
     async def _counted(
         self, connection: Connection, request: Command, account: str | None, otherwise: Instead, host: str, size: int
-    ) -> Command | None:
+    ) -> Reply:
         try:
             if request.code not in READER_ONLY:
                 return await self._forward(connection, request, account, otherwise)
@@ -205,14 +204,14 @@ class Forwarding:
 
     async def _forward(
         self, connection: Connection, request: Command, account: str | None, otherwise: Instead
-    ) -> Command | None:
-        """Pass on a request, waiting for a leader for at most forwardWaitMs; sends the leader's response to the client."""
+    ) -> Reply:
+        """The leader's response to a request that is passed on, waiting for a leader for at most forwardWaitMs."""
         now = asyncio.get_running_loop().time
         until = now() + self._settings.forward_wait_ms / 1000
         while not connection.closed:
             changed = self._role_changed
             if self._group.settled:
-                return await settled(connection, request, self._serve(connection, request))
+                return self._serve(connection, request)
             leadership = self._leadership()
             remaining_seconds = until - now()
             if leadership is not None and self.possible:
@@ -225,9 +224,7 @@ class Forwarding:
                         return _lost_answer(request, leadership[0], error)
                     frame = None
                 if frame is not None:
-                    if not request.is_oneway:
-                        connection.send(frame)
-                    return None
+                    return frame
             if remaining_seconds <= 0 or not self.possible or request.code in READER_ONLY:
                 break
             with contextlib.suppress(TimeoutError):
@@ -235,7 +232,7 @@ class Forwarding:
                     remaining_seconds if leadership is None else min(remaining_seconds, RETRY_SECONDS)
                 ):
                     await changed.wait()
-        return await settled(connection, request, otherwise(connection, request))
+        return otherwise(connection, request)
 
     async def _ask(self, leadership: tuple[str, int], forwarded: ForwardedRequest) -> bytes | None:
         """The response of the leader as a frame; None if it did not execute the request. Raises _AnswerLost."""
@@ -335,7 +332,7 @@ class Forwarding:
             reply = client.failure(request, error)
         if isinstance(reply, bytes):
             client.send(reply)
-        elif reply is not None:
+        else:
             client.respond(request, reply)
 
 

@@ -23,11 +23,11 @@ from saturnmq.namesrv.broker_places import BrokerPlaces
 from saturnmq.namesrv.disposal import Disposal
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.namesrv.metrics import NameServerMetrics
-from saturnmq.namesrv.processor import TABLE, Answer, Peer, process
+from saturnmq.namesrv.processor import TABLE, Peer, process
 from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
-from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer
+from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, reply_of
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.addresses import host_of, network_of
@@ -179,8 +179,8 @@ class NameServer:
 
     # ---- Context of the request handlers
 
-    def _handle(self, connection: Connection, request: Command) -> Answer:
-        return process(self, connection, request)
+    def _handle(self, connection: Connection, request: Command) -> Reply:
+        return reply_of(process(self, connection, request))
 
     def now_ms(self) -> int:
         return self._clock_ms()

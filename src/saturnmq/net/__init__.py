@@ -7,7 +7,7 @@ from saturnmq.errors import CallTimeout, ConnectFailed, StartError, TooManyReque
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import BaseConnectionListener, ConnectionListener
-from saturnmq.net.later import Later
+from saturnmq.net.later import NO_RESPONSE, Later, Reply, reply_of
 from saturnmq.net.requests import RpcHook
 from saturnmq.net.server import CHOSEN_BY, RemotingServer
 from saturnmq.net.settings import NetSettings
@@ -15,6 +15,7 @@ from saturnmq.net.tls import TlsMode, TlsSettings
 
 __all__ = [
     "CHOSEN_BY",
+    "NO_RESPONSE",
     "BaseConnectionListener",
     "CallTimeout",
     "ConnectFailed",
@@ -25,9 +26,11 @@ __all__ = [
     "NetSettings",
     "RemotingClient",
     "RemotingServer",
+    "Reply",
     "RpcHook",
     "StartError",
     "TlsMode",
     "TlsSettings",
     "TooManyRequests",
+    "reply_of",
 ]

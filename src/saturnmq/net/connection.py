@@ -17,16 +17,16 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from saturnmq.net.calls import Calls, Permits, next_opaque
 from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, Expense
-from saturnmq.net.later import Later
+from saturnmq.net.later import Reply
 from saturnmq.net.limits import Limits, Watch
-from saturnmq.net.requests import Reply, RequestOwner, Requests, failure
+from saturnmq.net.requests import RequestOwner, Requests, failure
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, ConnectionEvent, ConnectionState
 from saturnmq.net.tls import TLS_CLIENT_HELLO, TlsStream
@@ -376,9 +376,9 @@ class Connection(asyncio.Protocol):
 
     # ---- responses
 
-    def respond(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
+    def respond(self, command: Command, reply: Reply) -> None:
         """Send what a handler returned for a request, now or once it is known."""
-        self.requests.respond(command, reply)
+        self.requests.respond(command, reply, monotonic())
 
     def failure(self, command: Command, error: Exception) -> Command:
         """The error response for a failed handler: the error's own code, or SYSTEM_ERROR (REM-08, REM-11)."""

@@ -1,10 +1,11 @@
 """Requests of one connection: passes decoded commands to the handler in order, and sends what it returns.
 
 The life of a request. `Connection` reads a chunk, the decoder splits it into commands, and `run` handles them in the order in
-which they were sent. A handler returns the response, a whole encoded frame, `Later`, an awaitable, or None for no response yet.
-What is ready at once is appended to the connection's output and leaves in one write per chunk; what is not counts as in flight
-(`Limits`) until it is answered, out of order, which the opaque number in each frame allows. So requests of one connection start
-in order and may end in any order: two sends to a queue are stored in order, a pull that is parked delays nothing.
+which they were sent. A handler returns the response, decoded or as a whole frame, or `Later`. What is ready at once is appended to
+the connection's output and leaves in one write per chunk; what is promised counts as in flight (`Limits`) until it is answered,
+out of order, which the opaque number in each frame allows. So requests of one connection start in order and may end in any order:
+two sends to a queue are stored in order, a pull that is parked delays nothing. A one-way request has a handler like all others,
+and its response is dropped here.
 
 Two things make `run` stop before the last command. They differ in who continues it:
 
@@ -38,7 +39,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Calls
 from saturnmq.net.fairness import FairQueue
-from saturnmq.net.later import Later
+from saturnmq.net.later import NO_RESPONSE, Later, Reply
 from saturnmq.net.limits import Limits, RequestMemory, memory_of
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
@@ -48,9 +49,6 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.decoder import FrameDecoder
 
 log = logging.getLogger(__name__)
-
-# Result of a handler. bytes is a whole encoded response frame; empty bytes and None mean no response.
-Reply = Command | bytes | Later | Awaitable[Command | None] | None
 
 _SMALL_BYTES: Final = (
     4096  # requests of at most this size, header fields included, are served even under memory pressure
@@ -222,7 +220,7 @@ class Requests(Generic[C]):
                 else:
                     if durations is not None:
                         now = monotonic()
-                        if type(reply) is bytes or type(reply) is Command or reply is None:
+                        if type(reply) is not Later:
                             duration = durations.get(command.code) or durations[OTHER_CODES]
                             duration.counts[bisect_left(duration.edges, now - self._began)] += 1
                             duration.sum += now - self._began
@@ -230,8 +228,8 @@ class Requests(Generic[C]):
                         if not command.flag & _ONEWAY and not connection.closed:
                             connection.out.append(reply)
                             connection.out_bytes += len(reply)
-                    elif reply is not None:
-                        self.respond(command, reply)
+                    else:
+                        self.respond(command, reply, self._began)
             if connection.out_bytes >= _FLUSH_BYTES:
                 connection.flush()
             if limits.write_paused or limits.full or (limits.yielding and not last):
@@ -301,10 +299,9 @@ class Requests(Generic[C]):
         except Exception as error:
             self._answer(command, failure(command, error, connection.remote_address, self._owner.failure_log))
             return
-        if reply is None or isinstance(reply, Command | bytes):
+        if type(reply) is not Later:
             self._count(command, self._began)
-        if reply is not None:
-            self.respond(command, reply)
+        self.respond(command, reply, self._began)
 
     def _overloaded(self, command: Command) -> bool:
         """Reject a request while the requests in flight use all memory they may use; return whether it was rejected (LIM-10)."""
@@ -316,37 +313,37 @@ class Requests(Generic[C]):
         self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, text))
         return True
 
-    def respond(self, command: Command, reply: Command | bytes | Later | Awaitable[Command | None]) -> None:
-        """Send what a handler returned for a request, now or once it is known."""
+    def respond(self, command: Command, reply: Reply, began: float) -> None:
+        """Send what a handler returned for a request, now or once it is known. began: of the handler, time.monotonic()."""
         if type(reply) is Later:
-            self._limits.begin(command)
-            self._owner.later_count += 1
-            reply.bind(self, command, self._began)
+            if reply.in_flight:
+                self._limits.begin(command)
+                self._owner.later_count += 1
+            else:
+                self._count(command, began)
+            reply.bind(self, command, began)
         elif type(reply) is Command:
             self._answer(command, reply)
-        elif type(reply) is bytes:
-            if reply:
-                self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
-        else:
-            self._limits.begin(command)
-            self._owner.spawn(self._finish(command, cast("Awaitable[Command | None]", reply), self._began))
+        elif type(reply) is bytes and reply:
+            self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
 
-    def answer_later(
-        self, command: Command, reply: Command | bytes | Coroutine[Any, Any, Command], began: float
-    ) -> None:
-        """Send the response to a request whose handler returned Later. began: time.monotonic() when that was called."""
-        owner = self._owner
-        owner.later_count -= 1
-        if isinstance(reply, Command | bytes):
-            self._count(command, began)
+    def answer_later(self, later: Later, reply: Reply | Awaitable[Reply]) -> None:
+        """Send the response to a request whose handler returned `later`."""
+        owner, command = self._owner, later.command
+        assert command is not None, "it is bound"
+        if not isinstance(reply, Command | bytes | Later):
+            owner.spawn(self._finish(later, command, reply))
+            return
+        if later.in_flight:
+            owner.later_count -= 1
+            if type(reply) is not Later:
+                self._count(command, later.began)
             self._end(command)
-            if type(reply) is bytes and not owner.hooks:
-                if reply and not command.flag & _ONEWAY:
-                    self._connection.send(reply)
-            else:
-                self.respond(command, reply)
+        if type(reply) is bytes and not owner.hooks:
+            if reply and not command.flag & _ONEWAY:
+                self._connection.send(reply)
         else:
-            owner.spawn(self._finish(command, reply, began))
+            self.respond(command, reply, later.began)
         if owner.stopping and not owner.later_count:
             owner.all_answered.set()
 
@@ -356,18 +353,14 @@ class Requests(Generic[C]):
         if durations is not None:
             (durations.get(command.code) or durations[OTHER_CODES]).observe(monotonic() - began)
 
-    async def _finish(self, command: Command, waiting: Awaitable[Command | None], began: float) -> None:
+    async def _finish(self, later: Later, command: Command, work: Awaitable[Reply]) -> None:
+        reply: Reply = NO_RESPONSE  # if the task is cancelled
         try:
-            reply = await waiting
-        except asyncio.CancelledError:
-            raise
+            reply = await work
         except Exception as error:
             reply = failure(command, error, self._connection.remote_address, self._owner.failure_log)
         finally:
-            self._end(command)
-        self._count(command, began)
-        if reply is not None:
-            self._answer(command, reply)
+            later.answer(reply)
 
     def _end(self, command: Command) -> int:
         """Count a request as completed; handle requests held back because of the limit. Returns its memory, bytes."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 from saturnmq.errors import ConnectFailed
 from saturnmq.net.client import RemotingClient
 from saturnmq.net.connection import Connection
+from saturnmq.net.later import Later
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings
@@ -172,7 +173,7 @@ class Peers:
     async def _report_state(self, command: Command, state: Awaitable[bytes]) -> Command:
         return self._signed(command, command.reply(RESPONSE_HEADER_CODE, body=await state))
 
-    def _handle(self, connection: Connection, command: Command) -> Command | Coroutine[Any, Any, Command] | None:
+    def _handle(self, connection: Connection, command: Command) -> Command | Later:
         refusal = self._forbidden(connection.remote_address, command)
         if refusal is not None:
             self._server.rejections.note(
@@ -180,7 +181,7 @@ class Peers:
             )
             return self._signed(command, command.reply(ResponseCode.NO_PERMISSION, refusal))
         if command.code == DLedgerCode.STATE and self.serve_state is not None:
-            return self._report_state(command, self.serve_state(self._named(command)))
+            return Later(self._report_state(command, self.serve_state(self._named(command))))
         if command.code == DLedgerCode.FORWARD and self.serve_forwarded is not None:
             return self._serve_forwarded(connection, command)
         is_binary = command.code == DLedgerCode.PUSH and is_plain(command.body)
@@ -192,35 +193,34 @@ class Peers:
             return self._signed(command, command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}"))
         if isinstance(request, AppendRequest) and not self._body_is_good(request.body or b""):
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
+        later = Later(in_flight=False)
 
         def answer(response: Response) -> None:
-            if connection.closed or command.is_oneway:
-                return
             if is_binary and isinstance(response, PushResponse):
                 reply = command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response))
             else:
                 ext = dict(_OFFERED) if command.ext.get(OFFER) == _OFFERED[OFFER] else None
                 reply = command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response))
-            connection.send(self._signed(command, reply))
+            later.answer(self._signed(command, reply))
 
         if isinstance(request, PushRequest) and (refused := self._damaged(request)) is not None:
             answer(refused)
         else:
             self._receive(request, answer)
-        return None
+        return later
 
-    def _serve_forwarded(self, connection: Connection, command: Command) -> Command | None:
+    def _serve_forwarded(self, connection: Connection, command: Command) -> Command | Later:
         assert self.serve_forwarded is not None
+        later = Later(in_flight=False)
 
         def answer(body: bytes) -> None:
-            if not connection.closed and not command.is_oneway:
-                connection.send(self._signed(command, command.reply(RESPONSE_HEADER_CODE, body=body)))
+            later.answer(self._signed(command, command.reply(RESPONSE_HEADER_CODE, body=body)))
 
         try:
             self.serve_forwarded(connection, command.body or b"", answer)
         except BodyError as error:
             return self._signed(command, command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}"))
-        return None
+        return later
 
     def _named(self, command: Command) -> str:
         """The member whose id is the body of a request; "" if it is none."""

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from saturnmq.broker.requests.table_row import Answer
 from saturnmq.broker.services.long_polling import LongPolling
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Later, Reply
 from saturnmq.net.connection import Handler
 from saturnmq.protocol.codes import RequestCode, request_name
 from saturnmq.protocol.frames.command import Command
@@ -60,18 +59,18 @@ class RequestTap:
     def __init__(self) -> None:
         self.requests: deque[Request] = deque(maxlen=REQUESTS_MAX)
         self._wrong: list[_Wrong] = []
-        self._stalled: dict[Connection, list[Command]] = {}
+        self._stalled: dict[Connection, list[tuple[Later, Command]]] = {}
         self._count = 0
 
     def wrap(self, handler: Handler) -> Handler:
         """Return a handler that passes requests through this tap."""
 
-        def tapped(connection: Connection, command: Command) -> Answer:
+        def tapped(connection: Connection, command: Command) -> Reply:
             return self._through(handler, connection, command)
 
         return tapped
 
-    def _through(self, handler: Handler, connection: Connection, command: Command) -> Answer:
+    def _through(self, handler: Handler, connection: Connection, command: Command) -> Reply:
         self._count += 1
         code = command.code
         self.requests.append(
@@ -80,16 +79,16 @@ class RequestTap:
         )  # fmt: skip
         stalled = self._stalled.get(connection)
         if stalled is not None:
-            stalled.append(command)
-            return None
+            later = Later(in_flight=False)
+            stalled.append((later, command))
+            return later
         for wrong in self._wrong:
             if code in wrong.request_codes:
                 wrong.times -= 1
                 if wrong.times == 0:
                     self._wrong.remove(wrong)
-                return None if command.is_oneway else command.reply(wrong.code, wrong.remark)
-        answer: Answer = handler(connection, command)
-        return answer
+                return command.reply(wrong.code, wrong.remark)
+        return handler(connection, command)
 
     def answer_next(self, request_codes: Iterable[int], code: int, remark: str, times: int) -> None:
         """Answer the next `times` requests with these codes with a response code; their handler is not called."""
@@ -117,10 +116,13 @@ class RequestTap:
     def resume(self, handler: Handler) -> None:
         """Handle, in order, the requests that arrived on stalled connections that are still open."""
         stalled, self._stalled = self._stalled, {}
-        for connection, commands in stalled.items():
-            for command in commands:
+        for connection, requests in stalled.items():
+            for later, command in requests:
                 if not connection.closed:
-                    _answer(handler, connection, command)
+                    try:
+                        later.answer(handler(connection, command))
+                    except Exception as error:
+                        later.answer(connection.failure(command, error))
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Poll every 2 ms; returns whether the condition became true within `seconds`."""
@@ -131,15 +133,3 @@ class RequestTap:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True
-
-
-def _answer(handler: Handler, connection: Connection, command: Command) -> None:
-    try:
-        reply = handler(connection, command)
-    except Exception as error:
-        reply = connection.failure(command, error)
-    if isinstance(reply, bytes | Command):
-        if not command.is_oneway:
-            connection.send(reply)
-    elif reply is not None:
-        connection.respond(command, reply)

@@ -20,7 +20,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from saturnmq.net import NetSettings, RemotingClient, RemotingServer
+from saturnmq.net import NO_RESPONSE, NetSettings, RemotingClient, RemotingServer
 from saturnmq.net.connection import Connection
 from saturnmq.protocol.errors import RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -162,7 +162,7 @@ class OriginalPeer:
 
     # requests
 
-    def _handle(self, connection: Connection, command: Command) -> Command | None:
+    def _handle(self, connection: Connection, command: Command) -> Command | bytes:
         try:
             request = decode_request(command.code, command.body)
         except RemoteProtocolError as error:
@@ -170,7 +170,7 @@ class OriginalPeer:
         now = asyncio.get_running_loop().time()
         if isinstance(request, PushRequest):
             self._push(connection, command, request, now)
-            return None
+            return NO_RESPONSE
         response: Response
         if isinstance(request, VoteRequest):
             response = self._vote(request, now)

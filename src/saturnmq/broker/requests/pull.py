@@ -6,9 +6,9 @@ Requirements: BP-01..BP-08, LP-01..LP-04.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Final
 
 from saturnmq.broker.requests.context import PullContext
 from saturnmq.broker.requests.pull_answer import frame
@@ -25,8 +25,7 @@ from saturnmq.filter import (
     subscribed_tags,
     tag_filter,
 )
-from saturnmq.net import Connection, Later
-from saturnmq.net.later import settled
+from saturnmq.net import Connection, Later, Reply
 from saturnmq.protocol.bodies import SubscriptionGroupConfig
 from saturnmq.protocol.codes import RETRY_PREFIX, Perm, PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, response_error
@@ -66,40 +65,34 @@ _CODES: Final = {
 }
 
 
-def pull(
-    ctx: PullContext, connection: Connection, request: Command
-) -> bytes | Later | Coroutine[Any, Any, Command | None] | None:
-    """Serve 11. None if the request is parked, Later if too many are: both are answered later."""
+def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later:
+    """Serve 11: at once, or later if the request is parked, or too many are."""
     groups = ctx.groups
     if groups.journal is not None and request.ext.get("consumerGroup") not in groups.table:
-        return _first_pull(ctx, connection, request)
+        return Later(_first_pull(ctx, connection, request))
     return _pull(ctx, connection, request, may_park=True)
 
 
-async def _first_pull(ctx: PullContext, connection: Connection, request: Command) -> Command | None:
+async def _first_pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later:
     """Serve the pull of a group that is not known yet: the DLedger group must have what it creates."""
     name = request.ext.get("consumerGroup", "")
     if group_problem(name) is None and ctx.groups.find(name, connection.remote_address) is not None:
         await ctx.groups.decided(name)
-    return await settled(connection, request, _pull(ctx, connection, request, may_park=True))
+    return _pull(ctx, connection, request, may_park=True)
 
 
 def resume(ctx: PullContext, parked: ParkedPull) -> None:
     """Answer a parked pull; it is not parked again (LP-04). Its caller may have lost the right meanwhile (ACL-14)."""
-    reply: Command | bytes | Later | None
+    reply: Reply
     try:
         ctx.check_rights(parked.caller, parked.request.ext["topic"], parked.request.ext["consumerGroup"])
         reply = _pull(ctx, parked.connection, parked.request, may_park=False)
     except Exception as error:
         reply = parked.connection.failure(parked.request, error)
-    if isinstance(reply, Command | bytes):
-        if parked.later is not None:
-            parked.later.answer(reply)
-        else:
-            parked.connection.send(reply)
+    parked.later.answer(reply)
 
 
-def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_park: bool) -> bytes | Later | None:
+def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_park: bool) -> bytes | Later:
     ext = request.ext
     try:
         group, topic = ext["consumerGroup"], ext["topic"]
@@ -154,13 +147,12 @@ def _read_first(ctx: PullContext, connection: Connection, request: Command, read
     later = Later()
 
     def answer(_: object) -> None:
-        reply: Command | bytes | Later | None
+        reply: Reply
         try:
             reply = _pull(ctx, connection, request, may_park=False)
         except Exception as error:
             reply = connection.failure(request, error)
-        if not isinstance(reply, Later):
-            later.answer(reply or b"")
+        later.answer(reply)
 
     asyncio.get_running_loop().run_in_executor(ctx.store.disk.read_threads, read).add_done_callback(answer)
     return later
@@ -223,7 +215,7 @@ def _park(
     offset: int,
     pull_filter: PullFilter,
     wait_seconds: float,
-) -> Later | None:
+) -> Later:
     """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13).
 
     Each event-loop iteration handles one pull of the latter kind and no more, so that thousands of them leave others their time.
@@ -237,7 +229,7 @@ def _park(
         connection, request, offset, deadline, pull_filter.by_code, pull_filter.by_record, pull_filter.codes, caller
     )
     if ctx.long_polling.add(key, parked):
-        return None
+        return parked.later
     connection.requests.end_iteration()
     return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)
 

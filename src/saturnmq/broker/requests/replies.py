@@ -10,7 +10,7 @@ from typing import Final
 
 from saturnmq.broker.requests.context import ReplyContext
 from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
-from saturnmq.net import Connection
+from saturnmq.net import Connection, Later
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
@@ -18,7 +18,6 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage
 from saturnmq.protocol.headers.numbers import int32, int32_or, int64
 from saturnmq.protocol.properties import find, with_property
-from saturnmq.slices import LongAnswer
 from saturnmq.store import PutStatus
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS: Final = 10_000
 
 
-def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> LongAnswer:
+def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> Command | Later:
     """Serve 324 and 325; answers once the requester has confirmed the reply, or with the reason why it did not.
 
     The reply is checked and stored within the turn of the replier's connection.
@@ -50,7 +49,7 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> L
     if isinstance(requester, str):
         return _undelivered(ctx, connection, request, requester, fields)
     ctx.send.in_flight.replies += 1
-    return _delivered(ctx, connection, request, requester, push, fields)
+    return Later(_delivered(ctx, connection, request, requester, push, fields))
 
 
 async def _delivered(

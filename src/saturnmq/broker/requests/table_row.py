@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from saturnmq.net import Later
+from saturnmq.net import Reply
 from saturnmq.protocol.bodies import Body
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import CHANGING
 
-Answer = Command | bytes | Later | Awaitable[Command | None] | None
-Handler = Callable[..., Answer]
+HandlerResult = Reply | Awaitable[Reply]  # a coroutine only of a handler that gets the decoded header
+Handler = Callable[..., HandlerResult]
 
 CALLER: Final = "caller"  # in attributes of a connection: the account that its current request is of
 BODY_BYTES_MAX: Final = 65_536  # of requests whose body no handler reads, or that hold one small object

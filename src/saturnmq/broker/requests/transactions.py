@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from saturnmq.broker.requests.context import TransactionContext
-from saturnmq.net import Connection
+from saturnmq.net import NO_RESPONSE, Connection
 from saturnmq.protocol.codes import ResponseCode, SysFlag
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.frames.command import Command
@@ -22,11 +22,11 @@ _UNDECIDED: Final = 0
 _ENDS: Final = (int(SysFlag.COMMIT), int(SysFlag.ROLLBACK))
 
 
-def end(ctx: TransactionContext, connection: Connection, request: Command, header: h.EndTransaction) -> Command | None:
+def end(ctx: TransactionContext, connection: Connection, request: Command, header: h.EndTransaction) -> Command | bytes:
     """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
     if header.commit_or_rollback == _UNDECIDED:
         log.debug("transaction undecided by producer key=%s peer=%s", header.transaction_id, connection.remote_address)
-        return None
+        return NO_RESPONSE
     if header.commit_or_rollback not in _ENDS:
         text = f"commitOrRollback={header.commit_or_rollback} must be 0, 8 or 12"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)

@@ -23,7 +23,7 @@ from sys import getsizeof
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
-from saturnmq.net import Connection, Later
+from saturnmq.net import NO_RESPONSE, Connection, Later
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.addresses import host_of, network_of
@@ -56,8 +56,8 @@ class ParkedPull:
     """One waiting pull.
 
     accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does. codes: the tags
-    codes that accept matches, if it is a set. later: the response of a delayed pull. indexed: whether it waits for a message.
-    caller: the account that sent it.
+    codes that accept matches, if it is a set. later: its response. indexed: whether it waits for a message. caller: the account
+    that sent it.
     """
 
     connection: Connection
@@ -68,11 +68,16 @@ class ParkedPull:
     accept_record: Callable[[bytes], bool] | None = None
     codes: frozenset[int] | None = None
     caller: object = None
-    later: Later | None = None
+    later: Later = field(default_factory=lambda: Later(in_flight=False))
     key: Key = ("", 0)
     held_bytes: int = 0
     due_tick: int = 0
     indexed: bool = False
+
+    @property
+    def delayed(self) -> bool:
+        """Whether it waits for a time instead of a message, and is in flight."""
+        return self.later.in_flight
 
     @property
     def group(self) -> str:
@@ -291,7 +296,7 @@ class LongPolling:
 
     def _forget(self, parked: ParkedPull) -> None:
         """Do not count a pull that is answered or dropped."""
-        if parked.later is not None:
+        if parked.delayed:
             return
         _discard(self._connections, parked.connection, parked)
         _discard(self._groups, parked.group, parked)
@@ -407,10 +412,10 @@ class LongPolling:
             self._schedule()
 
     def _answer(self, parked: ParkedPull) -> None:
-        if not parked.connection.closed:
+        if parked.connection.closed:
+            parked.later.answer(NO_RESPONSE)
+        else:
             self._resume(parked)
-        elif parked.later is not None:
-            parked.later.answer(b"")
 
     def _drained(self, connection: Connection) -> None:
         pulls = self._blocked.pop(connection, None)
@@ -468,8 +473,7 @@ class LongPolling:
         """As `connection_closed`, in steps of one pull. The connection is closed: its ready and delayed pulls get no answer."""
         for by_connection in (self._ready, self._blocked, self._delayed):
             for parked in by_connection.pop(connection, ()):
-                if parked.later is not None:
-                    parked.later.answer(b"")
+                parked.later.answer(NO_RESPONSE)
         for parked in list(self._connections.get(connection, ())):
             if parked in self._connections.get(connection, ()):
                 if parked.indexed:
@@ -477,13 +481,13 @@ class LongPolling:
                 self._forget(parked)
             yield
 
-    def take(self, connection: Connection) -> list[Command]:
-        """Drop the pulls of a connection; returns their requests, without those that are only delayed."""
+    def take(self, connection: Connection) -> list[tuple[Later, Command]]:
+        """Drop the pulls of a connection; returns their requests and responses, without those that are only delayed."""
         dropped = self._withdraw(connection)
         for parked in dropped:
-            if parked.later is not None:
+            if parked.delayed:
                 self._add_ready(parked)
-        return [parked.request for parked in dropped if parked.later is None]
+        return [(parked.later, parked.request) for parked in dropped if not parked.delayed]
 
     def _withdraw(self, connection: Connection) -> list[ParkedPull]:
         """Remove the parked and the ready pulls of a connection."""
@@ -493,7 +497,7 @@ class LongPolling:
             if parked.indexed:
                 self._unindex(parked)
             self._forget(parked)
-        return pulls + [parked for parked in ready if parked.later is not None]
+        return pulls + [parked for parked in ready if parked.delayed]
 
     def abort(self) -> None:
         """Drop all pulls without a response."""
@@ -512,10 +516,10 @@ class LongPolling:
         for connection in {*self._connections, *self._ready, *self._blocked}:
             delayed += self._withdraw(connection)
         for parked in delayed:
-            if not parked.connection.output_full:
+            if parked.connection.output_full:
+                parked.later.answer(NO_RESPONSE)
+            else:
                 self._answer(parked)
-            elif parked.later is not None:
-                parked.later.answer(b"")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

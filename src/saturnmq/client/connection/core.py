@@ -45,7 +45,7 @@ from saturnmq.errors import (
     RouteNotFound,
     WrongLoop,
 )
-from saturnmq.net import Connection
+from saturnmq.net import NO_RESPONSE, Connection, Reply
 from saturnmq.net.reconnection import RECONNECT_SECONDS_MAX, chance, reconnect_seconds
 from saturnmq.protocol.addresses import plain_address, vip_address
 from saturnmq.protocol.bodies import ClusterInfo, ConsumerData, TopicRouteData
@@ -81,7 +81,7 @@ class RegisteredConsumer(Protocol):
     def stop(self) -> Awaitable[None]: ...
     def wake_rebalance(self) -> None: ...
     def persist_offsets(self) -> Awaitable[None]: ...
-    def handle(self, command: Command) -> Command | Awaitable[Command | None] | None: ...
+    def handle(self, command: Command) -> Reply: ...
 
 
 def check_state(role: str, state: ClientState) -> None:
@@ -543,10 +543,10 @@ class Core:
 
     # requests of brokers
 
-    def _on_request(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+    def _on_request(self, connection: Connection, command: Command) -> Reply:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.checks.handle(connection, command)
-            return None
+            return NO_RESPONSE
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self.replies.handle(connection, command, now_ms())
         group = command.ext.get("consumerGroup") or command.ext.get("group")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -36,6 +36,7 @@ from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.message import Message, next_attempt
 from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
 from saturnmq.errors import Closed, RouteNotFound
+from saturnmq.net import Reply
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -363,6 +364,6 @@ class Consumer(Positioned, Generic[T]):
 
     # requests from brokers
 
-    def handle(self, command: Command) -> Command | Awaitable[Command | None] | None:
+    def handle(self, command: Command) -> Reply:
         """Answer a request from a broker (codes 40, 220, 221, 307, 309); any other code gets REQUEST_CODE_NOT_SUPPORTED."""
         return answer_broker(self, command)

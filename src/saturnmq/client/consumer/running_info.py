@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.hooks import FAILED_PREFIX
 from saturnmq.client.message import Ack, Message
+from saturnmq.net import NO_RESPONSE, Later, Reply
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
@@ -56,15 +56,15 @@ _RESULTS: Final = {
 }
 
 
-def answer_broker(consumer: Positioned, command: Command) -> Command | Awaitable[Command | None] | None:
-    """Answer a request about one group; None if the request has no answer. Raises HeaderError and BodyError."""
+def answer_broker(consumer: Positioned, command: Command) -> Reply:
+    """Answer a request about one group. Raises HeaderError and BodyError."""
     code = command.code
     if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         consumer.wake_rebalance()
-        return None
+        return NO_RESPONSE
     if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
         consumer.reset_offsets(ResetOffsetBody.decode(command.body or b"{}").offset_table)
-        return None
+        return NO_RESPONSE
     if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
         topic = decode_header(GetConsumerStatus, command.ext).topic
         offsets = {queue: offset for queue, offset in consumer.offsets.snapshot().items() if queue.topic == topic}
@@ -73,7 +73,7 @@ def answer_broker(consumer: Positioned, command: Command) -> Command | Awaitable
         wants_stack = decode_header(GetConsumerRunningInfo, command.ext).jstack_enable
         return command.reply(body=running_info(consumer, with_stacks=wants_stack).encode())
     if code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-        return _consume_directly(consumer, command)
+        return Later(_consume_directly(consumer, command))
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
 
 
