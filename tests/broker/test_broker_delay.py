@@ -40,15 +40,14 @@ def later(w: Wire, clock: Clock, ms: int) -> int:
     [("3", 3), ("18", 18), ("19", 18), ("99999999", 18), ("0", 0), ("-1", 0), ("+2", 2), ("007", 7), (None, 0)],
 )
 def test_delay_level_is_clamped_to_valid_range(text: str | None, level: int) -> None:
-    properties = "" if text is None else f"A\x01b\x02DELAY\x01{text}"
-    assert delay.level_of(properties, MAX) == level
+    assert delay.level_of(text, MAX) == level
 
 
 @pytest.mark.spec("DLY-01")
 @pytest.mark.parametrize("text", ["x", "1.5", "1 ", "٣", "9" * 40, "1s"])
 def test_non_numeric_delay_level_is_rejected(text: str) -> None:
     with pytest.raises(ResponseError, match="must be the number of a delay level") as caught:
-        delay.level_of(f"DELAY\x01{text}", MAX)
+        delay.level_of(text, MAX)
     assert caught.value.code == 13
 
 
@@ -62,7 +61,7 @@ def test_non_numeric_delay_level_is_rejected(text: str) -> None:
 )
 def test_scheduled_message_is_restored_to_topic_and_queue(level: int, queue: int, own: dict[str, str]) -> None:
     raw = encode_properties(own | {"DELAY": str(level)}).decode()
-    topic, queue_id, properties = delay.scheduled("T", queue, raw, MAX)
+    topic, queue_id, properties = delay.scheduled("T", queue, raw, str(level), MAX)
     assert (topic, queue_id) == (SCHEDULE_TOPIC, min(level, MAX) - 1)
     message = Message(topic, b"x", properties.encode(), queue_id, reconsume_times=2, born_timestamp_ms=5)
     copy = delay.restored(message)
@@ -78,7 +77,7 @@ def test_delay_levels_default_to_apache_18_levels() -> None:
     assert delay.levels_of(StoreSettings().message_delay_level) == expected and len(expected) == MAX
     assert delay.levels_of("2s 2m 2h 2d") == (2000, 120_000, 7_200_000, 172_800_000)
     assert len(delay.levels_of("1s " * 20)) == 20
-    assert delay.scheduled("T", 0, "DELAY\x0120", 20)[:2] == (SCHEDULE_TOPIC, 19), "more levels, more queues"
+    assert delay.scheduled("T", 0, "DELAY\x0120", "20", 20)[:2] == (SCHEDULE_TOPIC, 19), "more levels, more queues"
 
 
 @pytest.mark.spec("DLY-03")
@@ -333,7 +332,7 @@ class Bench:
 
     def add(self, level: int, body: bytes = b"m", **properties: str) -> PutResult:
         raw = encode_properties({"DELAY": str(level)} | properties).decode()
-        topic, queue, text = delay.scheduled("T", 0, raw, 18)
+        topic, queue, text = delay.scheduled("T", 0, raw, str(level), 18)
         host = Host("127.0.0.1", 1)
         return self.store.put(Message(topic, body, text.encode(), queue, born_host=host, store_host=host))
 
@@ -550,7 +549,7 @@ async def test_lost_delay_progress_repeats_but_skips_nothing(tmp_path: Path) -> 
 async def test_delay_levels_are_configurable(tmp_path: Path) -> None:
     async with Bench(tmp_path, message_delay_level="2s 1d") as b:
         assert b.service.level_max == 2
-        topic, queue, _ = delay.scheduled("T", 0, "DELAY\x019", b.service.level_max)
+        topic, queue, _ = delay.scheduled("T", 0, "DELAY\x019", "9", b.service.level_max)
         assert (topic, queue) == (SCHEDULE_TOPIC, 1)
         b.add(1, b"a")
         b.clock.ms += 2000

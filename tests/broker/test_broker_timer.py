@@ -18,6 +18,7 @@ from saturnmq.broker.services.statistics import Stats
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode
 from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record
+from saturnmq.protocol.properties import MessageProperties
 from saturnmq.store import (
     FlushDiskType,
     MessageStore,
@@ -97,7 +98,7 @@ class Bench:
     ],
 )
 def test_timer_properties_give_delivery_time(raw: str, at: int | None) -> None:
-    assert timer.deliver_ms_of(raw, NOW) == at
+    assert timer.deliver_ms_of(MessageProperties(raw, "").special, NOW) == at
 
 
 @pytest.mark.spec("API-13")
@@ -110,7 +111,7 @@ def test_timer_properties_give_delivery_time(raw: str, at: int | None) -> None:
 )  # fmt: skip
 def test_invalid_or_too_late_delivery_time_is_rejected(raw: str) -> None:
     with pytest.raises(ResponseError) as caught:
-        timer.deliver_ms_of(raw, NOW)
+        timer.deliver_ms_of(MessageProperties(raw, "").special, NOW)
     assert caught.value.code == 13
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from saturnmq.protocol import properties
 from saturnmq.protocol.message import Host, Message, encode_record, java_hash, store_timestamp_of
 from saturnmq.protocol.properties import (
+    MessageProperties,
     find,
     find_bytes,
     find_last_bytes,
-    is_set,
     key_words,
     keys_of,
     tags_code,
@@ -27,6 +27,9 @@ VALUES = st.sampled_from(["", "v", "K", "KEYS", "two words", "TAGS"])
 PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=5)
 
 
+SPECIAL = {"DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "PGROUP"}
+
+
 def encoded(pairs: list[tuple[str, str]], closed: bool) -> str:
     return "\x02".join(f"{name}\x01{value}" for name, value in pairs) + ("\x02" if closed and pairs else "")
 
@@ -38,7 +41,6 @@ def test_found_property_is_the_first_or_last_of_its_name(pairs: list[tuple[str, 
     first = values[0] if values else ""
     start = f"{name}\x01".encode()
     assert find(text, name) == (first or None)
-    assert is_set(text, [name]) is bool(first) and is_set(text, ["absent", name]) is bool(first)
     assert find_bytes(text.encode(), start) == first.encode()
     assert find_last_bytes(text.encode(), start) == ([value for value in values if value] or [""])[-1].encode()
 
@@ -52,6 +54,29 @@ def test_taken_property_is_the_first_of_its_name(pairs: list[tuple[str, str]], c
     kept = pairs if at is None else pairs[:at] + pairs[at + 1 :]
     assert rest.removesuffix("\x02") == encoded(kept, False)
     assert with_property(text, name, "new") == encoded([*kept, (name, "new")], False)
+
+
+RESERVED = st.sampled_from(
+    ["WAIT", "CLUSTER", "TAGS", "DELAY", "TIMER_DELAY_MS", "TRAN_MSG", "PGROUP", "MODEL", "aWAIT"]
+)
+SENT = st.lists(st.tuples(RESERVED, st.sampled_from(["", "true", "false", "TRUE", "3", "a WAIT", "WAIT"])), max_size=6)
+
+
+@pytest.mark.spec("SND-10")
+@given(SENT, st.booleans())
+def test_view_of_a_message_says_what_its_first_pairs_say(pairs: list[tuple[str, str]], closed: bool) -> None:
+    view = MessageProperties(encoded(pairs, closed), "\x02CLUSTER\x01C")
+    first = dict(reversed(pairs))
+    kept = list(pairs)
+    for name in ("WAIT", "CLUSTER"):
+        if name in first:
+            kept.remove((name, first[name]))
+    assert view.text == encoded([*kept, ("CLUSTER", "C")], False)
+    assert view.wait is (first.get("WAIT") != "false")
+    assert view.tags_code == tags_code(view.text.encode())
+    special = {name: value for name, value in first.items() if name in SPECIAL and value}
+    assert view.special == ({} if special.keys() <= {"PGROUP"} and not view.special else special)
+    assert view.is_transactional is (first.get("TRAN_MSG", "").lower() == "true")
 
 
 def test_keys_are_the_unique_key_then_the_words_of_keys() -> None:

@@ -44,7 +44,7 @@ from saturnmq.protocol.headers.numbers import int32, int32_or, int64
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX, Host, Message, decode_batch
 from saturnmq.protocol.names import topic_problem
-from saturnmq.protocol.properties import find, take, with_property, without
+from saturnmq.protocol.properties import DELAYS, MessageProperties, find, with_property, without
 from saturnmq.store import MessageStore, PutResult, PutStatus
 
 _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -59,7 +59,6 @@ SMALL_BYTES: Final = 4096  # messages of at most this size are taken even if the
 UNFLUSHED_BYTES: Final = 268_435_456
 LAGGING_BYTES: Final = 65_536
 BATCH_COMMON_BYTES_MIN: Final = 4 * 1024 * 1024  # of common properties, whatever maxMessageSize is
-DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 _DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
 _LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
@@ -239,34 +238,22 @@ def put_one(
     ctx: SendContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store a single message; returns the result and whether the sender waits for durability."""
-    properties = ext.get("i") or ""
-    topic = config.topic_name
-    wait = True
-    if "WAIT\x01" in properties:
-        properties, waits = take(properties, "WAIT")
-        wait = waits != "false"
+    properties = MessageProperties(ext.get("i") or "", ctx.cluster_suffix)
+    topic, stored = config.topic_name, properties.text
     reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
         topic, queue_id = _retry_target(ctx, connection, request, ext, topic, queue_id, reconsume)
-    if "CLUSTER\x01" in properties:
-        properties = without(properties, "CLUSTER")
-    if not properties:
-        stored = ctx.cluster_suffix[1:]
-    elif properties[-1] == "\x02":
-        stored = properties + ctx.cluster_suffix[1:]
-    else:
-        stored = properties + ctx.cluster_suffix
     sys_flag = int32(ext, "f") & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     deliver_ms = None
-    half = "TRAN_MSG\x01" in stored and _is_half(ctx, stored, reconsume)
+    half = properties.is_transactional and _is_half(ctx, properties, reconsume)
     if half:
-        stored = as_half(topic, queue_id, stored, ext["a"])
-        _check_half_quota(ctx, connection, find(stored, PropertyKey.PGROUP) or "")
+        stored = as_half(topic, queue_id, properties, ext["a"])
+        _check_half_quota(ctx, connection, properties.special.get(PropertyKey.PGROUP) or ext["a"])
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
-    elif "DEL" in stored:  # DELAY, TIMER_DELAY_SEC and others
-        topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, stored, sys_flag)
+    elif properties.special:
+        topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, properties, sys_flag)
     body = request.body or b""
     message = Message(
         topic,
@@ -281,14 +268,15 @@ def put_one(
         reconsume,
     )
     began_ns = perf_counter_ns()
-    result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)
+    store, timer, code = ctx.store, ctx.master.timer, properties.tags_code
+    result = store.put(message, code) if deliver_ms is None else timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put(topic, 1, result.size, perf_counter_ns() - began_ns)
         if topic == SCHEDULE_TOPIC:
             ctx.stats.scheduled(queue_id, result.size)
         if half:
             ctx.master.transactions.prepared(message, result)
-    return result, wait
+    return result, properties.wait
 
 
 def _put_batch(
@@ -343,15 +331,13 @@ def _put_batch(
     return result, wait
 
 
-def _is_half(ctx: SendContext, properties: str, reconsume: int) -> bool:
-    """Whether a message is a half message of a transaction (TX-03).
+def _is_half(ctx: SendContext, properties: MessageProperties, reconsume: int) -> bool:
+    """Whether a message that is marked as transactional is a half message (TX-03).
 
     Copies that old clients send to a retry topic still have the property but are no half messages. Raises ResponseError if
     transactions are not allowed (SND-12).
     """
-    if (find(properties, PropertyKey.TRAN_MSG) or "").lower() != "true":
-        return False
-    if reconsume > 0 and (find(properties, PropertyKey.DELAY) or "0") != "0":
+    if reconsume > 0 and properties.special.get(PropertyKey.DELAY, "0") != "0":
         return False
     if ctx.settings.reject_transactions:
         text = f"the broker[{ctx.identity.store_host.ip}] sending transaction message is forbidden"
@@ -371,19 +357,20 @@ def _check_half_quota(ctx: SendContext, connection: Connection, group: str) -> N
 
 
 def _delayed(
-    ctx: SendContext, topic: str, queue_id: int, properties: str, sys_flag: int
+    ctx: SendContext, topic: str, queue_id: int, properties: MessageProperties, sys_flag: int
 ) -> tuple[str, int, str, int | None]:
     """Topic, queue, properties and delivery time (Unix ms, None if by level or now) of a message with a delay property.
 
     It is stored under its delay level; dead letters and prepared or rolled-back messages are not delayed (ST-08, DLY-02).
     """
+    text, delay = properties.text, properties.special.get(PropertyKey.DELAY)
     if topic.startswith(DLQ_PREFIX):
-        return topic, queue_id, without(properties, PropertyKey.DELAY), None
+        return topic, queue_id, without(text, PropertyKey.DELAY), None
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
-        return topic, queue_id, properties, None
-    destination = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
+        return topic, queue_id, text, None
+    destination = scheduled(topic, queue_id, text, delay, ctx.master.delay.level_max)
     timed = destination[0] == topic and not topic.startswith(RETRY_PREFIX)  # the delay of a retry copy is over
-    return *destination, deliver_ms_of(properties, ctx.clock_ms()) if timed else None
+    return *destination, deliver_ms_of(properties.special, ctx.clock_ms()) if timed else None
 
 
 def _retry_target(

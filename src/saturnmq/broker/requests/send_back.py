@@ -119,7 +119,7 @@ def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level:
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
     properties = with_property(properties, PropertyKey.WAIT, "false")
     properties = with_property(properties, PropertyKey.DELAY, str(level))
-    topic, queue_id, properties = scheduled(topic, queue_id, properties, ctx.master.delay.level_max)
+    topic, queue_id, properties = scheduled(topic, queue_id, properties, str(level), ctx.master.delay.level_max)
     return Message(
         topic,
         original.body,

@@ -33,7 +33,7 @@ from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCo
 from saturnmq.protocol.headers.numbers import int32, int32_or
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2, SEND_V2_BY_V1
 from saturnmq.protocol.message import Message
-from saturnmq.protocol.properties import find, is_set, take
+from saturnmq.protocol.properties import MessageProperties
 from saturnmq.store import PutResult, PutStatus
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -123,26 +123,13 @@ def _send(
         if not born.isdigit() or len(born) > _BORN_DIGITS_MAX:
             return None
         parsed.born_text, parsed.born_ms = born, int(born)
-    properties = request.text
-    if "WAIT\x01" in properties:
-        properties, wait = take(properties, "WAIT")
-        if wait == "false" and not store.acknowledges_at_once:
-            return None
-    if "CLUSTER\x01" in properties:
-        properties = take(properties, "CLUSTER")[0]
-    if (
-        ("DEL" in properties and is_set(properties, reference.DELAYS))  # part of each name, and maybe of other text
-        or ("TRAN_MSG\x01" in properties and (find(properties, "TRAN_MSG") or "").lower() == "true")
-    ):
+    properties = MessageProperties(request.text, ctx.cluster_suffix)
+    if properties.special or not (properties.wait or store.acknowledges_at_once):
         return None
-    if not properties or properties[-1] == "\x02":
-        properties += ctx.cluster_suffix[1:]
-    else:
-        properties += ctx.cluster_suffix
     message = Message(
         config.topic_name,
         request.body or b"",
-        properties.encode(),
+        properties.text.encode(),
         queue_id,
         parsed.flag,
         parsed.sys_flag,
@@ -157,7 +144,7 @@ def _send(
     if store.quorum:
         return _put_soon(ctx, request, message, answers)
     began_ns = perf_counter_ns()
-    result = store.put(message)
+    result = store.put(message, properties.tags_code)
     if result.status is not _PUT_OK:
         return reference.answer(ctx, request, result, result.status, queue_id)
     ctx.stats.put(config.topic_name, 1, result.size, perf_counter_ns() - began_ns)

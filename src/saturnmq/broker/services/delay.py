@@ -23,7 +23,7 @@ from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, Pro
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, MessageError, StoreError, response_error
 from saturnmq.protocol.message import Message, decode_properties, decode_record
 from saturnmq.protocol.offsets import NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
-from saturnmq.protocol.properties import find, with_property
+from saturnmq.protocol.properties import with_property
 from saturnmq.store import MessageStore, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.delay import delay_levels
 from saturnmq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -56,12 +56,11 @@ def levels_of(text: str) -> tuple[int, ...]:
     return levels
 
 
-def level_of(properties: str, level_max: int) -> int:
-    """Delay level requested by a property string, at most level_max; 0 for none (DLY-01).
+def level_of(text: str | None, level_max: int) -> int:
+    """Delay level requested by the property DELAY, at most level_max; 0 for none (DLY-01).
 
-    Raises ResponseError 13 if DELAY is not a number.
+    Raises ResponseError 13 if it is not a number.
     """
-    text = find(properties, PropertyKey.DELAY)
     if text is None:
         return 0
     if _NUMBER.fullmatch(text) is None:
@@ -70,9 +69,12 @@ def level_of(properties: str, level_max: int) -> int:
     return min(max(int(text), 0), level_max)
 
 
-def scheduled(topic: str, queue_id: int, properties: str, level_max: int) -> tuple[str, int, str]:
-    """Topic, queue and properties to store a message under: those of its delay level, if any (ST-08, DLY-02)."""
-    level = level_of(properties, level_max)
+def scheduled(topic: str, queue_id: int, properties: str, delay: str | None, level_max: int) -> tuple[str, int, str]:
+    """Topic, queue and properties to store a message under: those of its delay level, if any (ST-08, DLY-02).
+
+    delay: the value of its property DELAY.
+    """
+    level = level_of(delay, level_max)
     if not level:
         return topic, queue_id, properties
     properties = with_property(properties, PropertyKey.DELAY, str(level))

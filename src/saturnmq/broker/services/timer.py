@@ -20,7 +20,7 @@ import json
 import logging
 import re
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from saturnmq.broker.services.delay import BATCH_BYTES, BATCH_COUNT, FLUSH_WAIT_MS, PAUSE_MS, restored
@@ -56,8 +56,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _SPREAD: Final = 2_654_435_761
 
 
-def deliver_ms_of(properties: str, now_ms: int) -> int | None:
-    """Delivery time requested by a property string, Unix ms; None: now.
+def deliver_ms_of(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """Delivery time requested by the properties of a message, Unix ms; None: now.
 
     Uses the properties of Apache RocketMQ 5.x clients. Raises ResponseError 13 if a value is invalid or too far ahead.
     """
@@ -66,7 +66,7 @@ def deliver_ms_of(properties: str, now_ms: int) -> int | None:
         (PropertyKey.TIMER_DELAY_MS, 1),
         (PropertyKey.TIMER_DELIVER_MS, 0),
     ):
-        text = find(properties, name)
+        text = properties.get(name)
         if text is None:
             continue
         if _NUMBER.fullmatch(text) is None:

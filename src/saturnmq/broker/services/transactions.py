@@ -54,7 +54,7 @@ from saturnmq.protocol.message import (
     encode_record,
 )
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
-from saturnmq.protocol.properties import find, with_property
+from saturnmq.protocol.properties import DELAYS, MessageProperties, with_property
 from saturnmq.slices import Pace, finish, joined
 from saturnmq.store import MessageStore, PutResult, PutStatus, StateFile, wait_confirmed
 from saturnmq.store.queue.consume_queue import ConsumeQueue
@@ -65,12 +65,6 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 REMOVE_TAG: Final = "d"
 QUEUE: Final = 0
-_DELAYS: Final = (
-    PropertyKey.DELAY,
-    PropertyKey.TIMER_DELIVER_MS,
-    PropertyKey.TIMER_DELAY_MS,
-    PropertyKey.TIMER_DELAY_SEC,
-)
 _TRIES: Final = 3
 _MEMBERS_ASKED_MAX: Final = 1000  # members of a producer group looked at for one that has the right
 _RETRY_SECONDS: Final = 10
@@ -80,17 +74,18 @@ _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 Answer = tuple[int, str | None]
 
 
-def as_half(topic: str, queue_id: int, properties: str, group: str) -> str:
+def as_half(topic: str, queue_id: int, properties: MessageProperties, group: str) -> str:
     """Properties under which a transactional message is stored in the half topic (TX-03). Raises ResponseError 13."""
-    for name in _DELAYS:
-        delay = find(properties, name)
-        if delay not in (None, "0"):
-            text = f"delay and transaction do not combine, and property {name} is {delay!r:.20}; send it without"
-            raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
-    if find(properties, PropertyKey.PGROUP) is None:
-        properties = with_property(properties, PropertyKey.PGROUP, group)
-    properties = with_property(properties, PropertyKey.REAL_TOPIC, topic)
-    return with_property(properties, PropertyKey.REAL_QID, str(queue_id))
+    for name in DELAYS:
+        delay = properties.special.get(name, "0")
+        if delay != "0":
+            problem = f"delay and transaction do not combine, and property {name} is {delay!r:.20}; send it without"
+            raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+    text = properties.text
+    if PropertyKey.PGROUP not in properties.special:
+        text = with_property(text, PropertyKey.PGROUP, group)
+    text = with_property(text, PropertyKey.REAL_TOPIC, topic)
+    return with_property(text, PropertyKey.REAL_QID, str(queue_id))
 
 
 class Transactions:
