@@ -6,17 +6,18 @@ Requirements: RR-02..RR-04.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
 from saturnmq.broker.requests.context import ReplyContext
-from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival, short_fields
+from saturnmq.broker.requests.send import REFUSALS, place_of, put_one, refusal, refused_at_arrival
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import PushReplyMessage
-from saturnmq.protocol.headers.numbers import int32, int32_or, int64
+from saturnmq.protocol.headers.send_fields import SendFields
 from saturnmq.protocol.properties import find, with_property
 from saturnmq.store import PutStatus
 
@@ -30,7 +31,6 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> C
 
     The reply is checked and stored within the turn of the replier's connection.
     """
-    ext = short_fields(request)
     base = ctx.send.answers.base()
     try:
         refused = refused_at_arrival(ctx.send, request, base)
@@ -39,17 +39,20 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> C
         if ctx.send.in_flight.replies >= ctx.send.settings.reply_queue_max:
             text = f"[OVERLOAD]system busy, {ctx.send.in_flight.replies} replies wait for their requesters"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
-        config, queue_id = place_of(ctx.send, connection, ext)
-        push = _push_of(ctx, connection, request, ext, queue_id)
-        position_fields = _stored(ctx, connection, request, ext, config, queue_id)
+        sent = SendFields(request.code, request.ext)
+        config, queue_id = place_of(ctx.send, connection, sent)
+        push = _push_of(ctx, connection, request, sent, queue_id)
+        position_fields = _stored(ctx, connection, request, sent, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
     fields = base | position_fields
-    requester = _requester(ctx, ext.get("i") or "")
+    client_id = find(sent.properties, PropertyKey.REPLY_TO_CLIENT)
+    requester = _requester(ctx, client_id)
     if isinstance(requester, str):
         return _undelivered(ctx, connection, request, requester, fields)
     ctx.send.in_flight.replies += 1
-    return Later(_delivered(ctx, connection, request, requester, push, fields))
+    pushed = _push(requester, push, client_id or "")
+    return Later(_delivered(ctx, connection, request, requester, pushed, fields))
 
 
 async def _delivered(
@@ -57,13 +60,13 @@ async def _delivered(
     connection: Connection,
     request: Command,
     requester: Connection,
-    push: Command,
+    pushed: Awaitable[str | None],
     fields: dict[str, str],
 ) -> Command:
     """The response with these fields, once the requester has confirmed the reply."""
     try:
         with connection.release_in_flight(request):
-            problem = await _push(requester, push, find(push.ext["properties"], PropertyKey.REPLY_TO_CLIENT) or "")
+            problem = await pushed
     finally:
         ctx.pending.end(requester)
         ctx.send.in_flight.replies -= 1
@@ -79,23 +82,21 @@ def _undelivered(
     return request.reply(ResponseCode.SYSTEM_ERROR, problem, fields)
 
 
-def _push_of(
-    ctx: ReplyContext, connection: Connection, request: Command, ext: dict[str, str], queue_id: int
-) -> Command:
+def _push_of(ctx: ReplyContext, connection: Connection, request: Command, sent: SendFields, queue_id: int) -> Command:
     """The push request to the client that waits for this reply."""
     now = ctx.send.clock_ms()
     header = PushReplyMessage(
-        producer_group=ext["a"],
-        topic=ext["b"],
-        default_topic=ext["c"],
-        default_topic_queue_nums=int32(ext, "d"),
+        producer_group=sent.producer_group,
+        topic=sent.topic,
+        default_topic=sent.default_topic,
+        default_topic_queue_nums=sent.default_topic_queue_nums,
         queue_id=queue_id,
-        sys_flag=int32(ext, "f"),
-        born_timestamp=int64(ext, "g"),
-        flag=int32(ext, "h"),
-        properties=with_property(ext.get("i") or "", PropertyKey.PUSH_REPLY_TIME, str(now)),
-        reconsume_times=int32_or(ext, "j", 0),
-        unit_mode=ext.get("k") == "true",
+        sys_flag=sent.sys_flag,
+        born_timestamp=sent.born_ms,
+        flag=sent.flag,
+        properties=with_property(sent.properties, PropertyKey.PUSH_REPLY_TIME, str(now)),
+        reconsume_times=sent.reconsume_times,
+        unit_mode=sent.unit_mode,
         born_host=connection.remote_address,
         store_host=ctx.send.identity.address,
         store_timestamp=now,
@@ -104,13 +105,13 @@ def _push_of(
 
 
 def _stored(
-    ctx: ReplyContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: ReplyContext, connection: Connection, request: Command, sent: SendFields, config: TopicConfig, queue_id: int
 ) -> dict[str, str]:
     """Store the reply and return its position; a failure is logged but does not affect the replier's response (RR-04)."""
     nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
     if not ctx.send.settings.store_replies:
         return nowhere
-    result, _ = put_one(ctx.send, connection, request, ext, config, queue_id)
+    result, _ = put_one(ctx.send, connection, request, sent, config, queue_id)
     if result.status is not PutStatus.PUT_OK:
         log.warning(
             "reply not stored topic=%s status=%s reason=%s", config.topic_name, result.status.value, result.reason
@@ -119,9 +120,8 @@ def _stored(
     return ctx.send.answers.fields(queue_id, result.queue_offset, (result.physical_offset,))
 
 
-def _requester(ctx: ReplyContext, properties: str) -> Connection | str:
-    """The connection that waits for a reply with these properties, counted as pending, or why it cannot be pushed there."""
-    client_id = find(properties, PropertyKey.REPLY_TO_CLIENT)
+def _requester(ctx: ReplyContext, client_id: str | None) -> Connection | str:
+    """The connection of the client that waits for a reply, counted as pending, or why it cannot be pushed there."""
     if client_id is None:
         return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
     requester = ctx.clients.producer_of_id(client_id)

@@ -33,15 +33,13 @@ from saturnmq.protocol.codes import (
     Confirmation,
     Perm,
     PropertyKey,
-    RequestCode,
     ResponseCode,
     SysFlag,
 )
 from saturnmq.protocol.errors import HeaderError, MessageError, MissingField, ResponseError, StoreError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.decoder import FrameDecoder
-from saturnmq.protocol.headers.numbers import int32, int32_or, int64
-from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
+from saturnmq.protocol.headers.send_fields import SendFields
 from saturnmq.protocol.message import BATCH_MESSAGES_MAX, Host, Message, decode_batch
 from saturnmq.protocol.names import topic_problem
 from saturnmq.protocol.properties import DELAYS, MessageProperties, find, with_property, without
@@ -60,7 +58,6 @@ UNFLUSHED_BYTES: Final = 268_435_456
 LAGGING_BYTES: Final = 65_536
 BATCH_COMMON_BYTES_MIN: Final = 4 * 1024 * 1024  # of common properties, whatever maxMessageSize is
 _DELAY_IN_BATCH: Final = re.compile(rb"\x02(?:%b)\x01(?!0?(?:\x02|\Z))" % "|".join(DELAYS).encode())
-_LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 REFUSALS: Final = (KeyError, HeaderError, UnicodeEncodeError, ResponseError)
 _STATUS_CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -75,17 +72,15 @@ _STATUS_CODES: Final = {
 
 def send(ctx: SendContext, connection: Connection, request: Command) -> Command | Later:
     """Serve 10, 310 and 320. Answers at once with ASYNC_FLUSH, else when the message is durable (SND-15)."""
-    ext = short_fields(request)
     base = ctx.answers.base()
     try:
         refused = refused_at_arrival(ctx, request, base)
         if refused is not None:
             return refused
-        config, queue_id = place_of(ctx, connection, ext)
-        if request.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true":
-            result, wait = _put_batch(ctx, connection, request, ext, config, queue_id)
-        else:
-            result, wait = put_one(ctx, connection, request, ext, config, queue_id)
+        fields = SendFields(request.code, request.ext)
+        config, queue_id = place_of(ctx, connection, fields)
+        put = _put_batch if fields.is_batch else put_one
+        result, wait = put(ctx, connection, request, fields, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
     store = ctx.store
@@ -130,21 +125,12 @@ async def _after_topic(ctx: SendContext, reply: Command | bytes, request: Comman
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
-def short_fields(request: Command) -> dict[str, str]:
-    """extFields under the one-letter names of the V2 header."""
-    ext = request.ext
-    if request.code in _LONG_NAMES:
-        return {short: ext[name] for short, name in SEND_V1_BY_V2.items() if name in ext}
-    return ext
-
-
 def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command:
     """Response for a rejected send."""
     if isinstance(error, ResponseError):
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark, base)
     if isinstance(error, KeyError):
-        name = error.args[0]
-        text = MissingField(SEND_V1_BY_V2[name] if request.code in _LONG_NAMES else name).message
+        text = MissingField(error.args[0]).message
     elif isinstance(error, HeaderError):
         text = error.message
     else:
@@ -152,13 +138,12 @@ def refusal(request: Command, error: Exception, base: dict[str, str]) -> Command
     return request.reply(ResponseCode.SYSTEM_ERROR, text, base)
 
 
-def place_of(ctx: SendContext, connection: Connection, ext: dict[str, str]) -> tuple[TopicConfig, int]:
+def place_of(ctx: SendContext, connection: Connection, fields: SendFields) -> tuple[TopicConfig, int]:
     """Topic settings and queue id of a send. Raises one of REFUSALS (SND-03..SND-07)."""
-    topic = ext["b"]
-    queue_id = int32(ext, "e")
+    topic, queue_id = fields.topic, fields.queue_id
     config = ctx.topics.table.get(topic)
     if config is None or topic in FORBIDDEN_SEND_TOPICS:
-        config = _topic_for(ctx, connection, topic, ext)
+        config = _topic_for(ctx, connection, fields)
     width = max(config.write_queue_nums, config.read_queue_nums)
     if queue_id >= width:
         text = f"request queueId[{queue_id}] is illegal, {config.describe()} Producer: {connection.remote_address}"
@@ -209,8 +194,9 @@ def refused_while_flush_lags(ctx: SendContext, request: Command, size: int, base
     return request.reply(ResponseCode.SYSTEM_BUSY, text, base)
 
 
-def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[str, str]) -> TopicConfig:
+def _topic_for(ctx: SendContext, connection: Connection, fields: SendFields) -> TopicConfig:
     """Settings of a topic that is not in the table or not allowed for sends. Raises ResponseError (SND-04..SND-06)."""
+    topic = fields.topic
     problem = topic_problem(topic)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
@@ -218,8 +204,8 @@ def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[s
         raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if topic.startswith(RETRY_PREFIX):
         _group_of(ctx, connection, topic)
-    unit, peer = ext.get("k") == "true", connection.remote_address
-    config = ctx.topics.create_for_send(topic, ext["c"], int32(ext, "d"), unit=unit, peer=peer)
+    queues, unit, peer = fields.default_topic_queue_nums, fields.unit_mode, connection.remote_address
+    config = ctx.topics.create_for_send(topic, fields.default_topic, queues, unit=unit, peer=peer)
     if config is None:
         why = (
             ""
@@ -235,22 +221,22 @@ def _topic_for(ctx: SendContext, connection: Connection, topic: str, ext: dict[s
 
 
 def put_one(
-    ctx: SendContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: SendContext, connection: Connection, request: Command, fields: SendFields, config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store a single message; returns the result and whether the sender waits for durability."""
-    properties = MessageProperties(ext.get("i") or "", ctx.cluster_suffix)
+    properties = MessageProperties(fields.properties, ctx.cluster_suffix)
     topic, stored = config.topic_name, properties.text
-    reconsume = int32_or(ext, "j", 0)
     if topic.startswith(RETRY_PREFIX):
-        topic, queue_id = _retry_target(ctx, connection, request, ext, topic, queue_id, reconsume)
-    sys_flag = int32(ext, "f") & NOT_HOSTS
+        topic, queue_id = _retry_target(ctx, connection, request, fields, queue_id)
+    sys_flag = fields.sys_flag & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
     deliver_ms = None
-    half = properties.is_transactional and _is_half(ctx, properties, reconsume)
+    half = properties.is_transactional and _is_half(ctx, properties, fields.reconsume_times)
     if half:
-        stored = as_half(topic, queue_id, properties, ext["a"])
-        _check_half_quota(ctx, connection, properties.special.get(PropertyKey.PGROUP) or ext["a"])
+        group = fields.producer_group
+        stored = as_half(topic, queue_id, properties, group)
+        _check_half_quota(ctx, connection, properties.special.get(PropertyKey.PGROUP) or group)
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
     elif properties.special:
         topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, properties, sys_flag)
@@ -260,12 +246,12 @@ def put_one(
         body,
         stored.encode(),
         queue_id,
-        int32(ext, "h"),
+        fields.flag,
         sys_flag,
-        int64(ext, "g"),
+        fields.born_ms,
         born_host(connection),
         ctx.identity.store_host,
-        reconsume,
+        fields.reconsume_times,
     )
     began_ns = perf_counter_ns()
     store, timer, code = ctx.store, ctx.master.timer, properties.tags_code
@@ -280,7 +266,7 @@ def put_one(
 
 
 def _put_batch(
-    ctx: SendContext, connection: Connection, request: Command, ext: dict[str, str], config: TopicConfig, queue_id: int
+    ctx: SendContext, connection: Connection, request: Command, fields: SendFields, config: TopicConfig, queue_id: int
 ) -> tuple[PutResult, bool]:
     """Store all messages of a batch or none (BAT-04..BAT-06)."""
     limit = ctx.store.settings.message_bytes_max
@@ -297,7 +283,7 @@ def _put_batch(
     topic = config.topic_name
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
-    common = ext.get("i") or ""
+    common = fields.properties
     strings = [common.encode(), *(item.properties_raw for item in items)]
     joined = b"\x02" + b"\x02".join(strings)
     if b"DEL" in joined and _DELAY_IN_BATCH.search(joined):
@@ -314,10 +300,10 @@ def _put_batch(
             f"them: at most {max(limit, BATCH_COMMON_BYTES_MIN)} bytes in all; send it in parts"
         )
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
-    sys_flag = int32(ext, "f") & NOT_HOSTS
+    sys_flag = fields.sys_flag & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
         sys_flag |= _MULTI_TAGS
-    born, born_ms, store_host = born_host(connection), int64(ext, "g"), ctx.identity.store_host
+    born, born_ms, store_host = born_host(connection), fields.born_ms, ctx.identity.store_host
     separated = b"\x02" + tail
     entries = [
         (body, properties_raw + (separated if properties_raw and properties_raw[-1] != 2 else tail), flag)
@@ -374,19 +360,14 @@ def _delayed(
 
 
 def _retry_target(
-    ctx: SendContext,
-    connection: Connection,
-    request: Command,
-    ext: dict[str, str],
-    topic: str,
-    queue_id: int,
-    reconsume: int,
+    ctx: SendContext, connection: Connection, request: Command, fields: SendFields, queue_id: int
 ) -> tuple[str, int]:
     """Topic and queue for a send to a retry topic; the dead-letter queue after too many attempts (SND-09)."""
+    topic = fields.topic
     most = _group_of(ctx, connection, topic).retry_max_times
     if request.version >= VERSION_MAX_RECONSUME:
-        most = int32_or(ext, "l", most)
-    if reconsume < most:
+        most = fields.max_reconsume_times(most)
+    if fields.reconsume_times < most:
         return topic, queue_id
     dead = DLQ_PREFIX + topic[len(RETRY_PREFIX) :]
     ctx.topics.ensure_for_group(dead, 1, connection.remote_address)

@@ -25,20 +25,16 @@ from saturnmq.protocol.codes import (
     RETRY_PREFIX,
     TRANSACTION_MASK,
     CommandFlag,
-    RequestCode,
 )
 from saturnmq.protocol.errors import HeaderError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.frames.header_templates import HeaderTemplate, TemplateCommand
-from saturnmq.protocol.headers.numbers import int32, int32_or
-from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2, SEND_V2_BY_V1
+from saturnmq.protocol.headers.send_fields import SendFields, send_names
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.properties import MessageProperties
 from saturnmq.store import PutResult, PutStatus
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-_V1: Final = int(RequestCode.SEND_MESSAGE)
 _PUT_OK: Final = PutStatus.PUT_OK
 _QUEUE_IDS: Final = {str(number).encode(): number for number in range(1024)}
 _BORN_DIGITS_MAX: Final = 18  # 19 digits may exceed 64 bits
@@ -52,29 +48,27 @@ class ParsedTemplate:
 
     __slots__ = ("asks", "born", "born_ms", "born_text", "flag", "queue", "reconsume", "sys_flag", "topic")
 
-    def __init__(self, ext: dict[str, str], queue: int, born: int, *, asks: bool) -> None:
+    def __init__(self, fields: SendFields, queue: int, born: int, *, asks: bool) -> None:
         self.queue, self.born, self.asks = queue, born, asks
-        self.topic = ext["b"]
-        self.sys_flag = int32(ext, "f") & reference.NOT_HOSTS
-        self.flag = int32(ext, "h")
-        self.reconsume = int32_or(ext, "j", 0)
+        self.topic = fields.topic
+        self.sys_flag = fields.sys_flag & reference.NOT_HOSTS
+        self.flag = fields.flag
+        self.reconsume = fields.reconsume_times
         self.born_text: bytes | None = None  # of the last message: many messages have the same millisecond
         self.born_ms = 0
 
 
 def parse(template: HeaderTemplate) -> ParsedTemplate | None:
     """Parse the shared fields of a template; None if the fast path does not support it."""
-    shared, names = template.shared, template.names
-    asks = CONFIRMATION_FIELD in shared
-    if template.code == _V1:
-        shared = {short: shared[name] for short, name in SEND_V1_BY_V2.items() if name in shared}
-        names = tuple(SEND_V2_BY_V1.get(name, name) for name in names)
-    if template.code == _BATCH or shared.get("m") == "true":
-        return None
+    names = send_names(template.code)
     try:
-        parsed = ParsedTemplate(shared, names.index("e"), names.index("g"), asks=asks)
+        queue, born = template.names.index(names["e"]), template.names.index(names["g"])
+        fields = SendFields(template.code, template.shared | {names["e"]: "0", names["g"]: "0"})
     except (KeyError, ValueError, HeaderError):
         return None
+    if fields.is_batch:
+        return None
+    parsed = ParsedTemplate(fields, queue, born, asks=CONFIRMATION_FIELD in template.shared)
     topic = parsed.topic
     if topic in FORBIDDEN_SEND_TOPICS or topic.startswith(RETRY_PREFIX) or parsed.sys_flag & TRANSACTION_MASK:
         return None
