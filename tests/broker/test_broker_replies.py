@@ -145,7 +145,7 @@ async def test_reply_that_is_not_stored_is_still_delivered(
         assert await w.messages(TOPIC) == []
     async with wire() as w, requester(w) as got:
         full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
-        monkeypatch.setattr(w.broker.store, "put", lambda *_: full)
+        monkeypatch.setattr(w.broker.store, "put", lambda message: full)
         answer = await reply(w)
         assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"], len(got)) == (0, "0", "0", 1)
         assert f"reply not stored topic={TOPIC} status=SERVICE_NOT_AVAILABLE reason=full" in caplog.text

@@ -294,7 +294,7 @@ class MessageStore:
         except StoreError as error:
             return self.put_failed(error)
         if code is None:
-            code = tags_code(message.properties_raw)
+            code = tags_code(message.properties_raw) if message.tags_code is None else message.tags_code
         if message.topic == SCHEDULE_TOPIC:
             code = delivery_code(message, self.settings.message_delay_level) or code
         if in_queue:

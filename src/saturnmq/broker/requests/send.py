@@ -252,10 +252,10 @@ def put_one(
         born_host(connection),
         ctx.identity.store_host,
         fields.reconsume_times,
+        tags_code=properties.tags_code,
     )
     began_ns = perf_counter_ns()
-    store, timer, code = ctx.store, ctx.master.timer, properties.tags_code
-    result = store.put(message, code) if deliver_ms is None else timer.put(message, deliver_ms)
+    result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put(topic, 1, result.size, perf_counter_ns() - began_ns)
         if topic == SCHEDULE_TOPIC:

@@ -131,6 +131,7 @@ def _send(
         connection.attributes.get("host") or reference.born_host(connection),  # type: ignore[arg-type]
         ctx.identity.store_host,
         parsed.reconsume,
+        tags_code=properties.tags_code,
     )
     answers = ctx.answers
     if parsed.asks:  # no message comes here that does not wait
@@ -138,7 +139,7 @@ def _send(
     if store.quorum:
         return _put_soon(ctx, request, message, answers)
     began_ns = perf_counter_ns()
-    result = store.put(message, properties.tags_code)
+    result = store.put(message)
     if result.status is not _PUT_OK:
         return reference.answer(ctx, request, result, result.status, queue_id)
     ctx.stats.put(config.topic_name, 1, result.size, perf_counter_ns() - began_ns)
