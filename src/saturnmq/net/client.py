@@ -75,6 +75,7 @@ class RemotingClient(Endpoint):
             idle_seconds=settings.client_idle_seconds,
             async_permits=settings.client_async_permits,
             oneway_permits=settings.client_oneway_permits,
+            frame_limits=settings.frame_limits,
         )
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None and tls.enable else None
         self._by_address: dict[str, Connection] = {}

@@ -16,7 +16,6 @@ from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
-from saturnmq.net.half_frames import HalfFrames
 from saturnmq.net.limits import RequestMemory
 from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
@@ -24,7 +23,7 @@ from saturnmq.net.requests import RpcHook
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsStream
 from saturnmq.protocol.addresses import port_of
-from saturnmq.protocol.frames.command import own_serialization
+from saturnmq.protocol.frames.command import FrameLimits, own_serialization
 from saturnmq.slices import Background, Steps
 from saturnmq.tasks import cancel
 
@@ -65,11 +64,12 @@ class Endpoint:
         idle_seconds: float,
         async_permits: int,
         oneway_permits: int,
+        frame_limits: FrameLimits,
     ) -> None:
         self.handler = handler
         self.settings = settings
         self.serialization = own_serialization(os.environ)
-        self.frame_limits = settings.frame_limits
+        self.frame_limits = frame_limits
         self.connections_max = settings.connections_max
         self.hooks: list[RpcHook] = []
         self.listener: ConnectionListener = listener or BaseConnectionListener()
@@ -82,9 +82,6 @@ class Endpoint:
         self.fair_queue = FairQueue()
         self._draining = Background()
         self._draining_count = 0
-        self.unsigned_frames = HalfFrames()  # of connections without a valid signature
-        self.signed_frames = HalfFrames()
-        self.unread_total_max = 0  # bound on output that peers have not read, over all connections; 0: unbounded
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
@@ -124,9 +121,7 @@ class Endpoint:
         return len(self.connections) * 2 > self.connections_max
 
     def note_partial(self, connection: Connection, pending_bytes: int, *, is_new_frame: bool) -> None:
-        """Record how many bytes of an incomplete frame a connection has buffered; is_new_frame: it is another frame than before."""
-        frames = self.signed_frames if connection.signed else self.unsigned_frames
-        frames.note(connection, pending_bytes, is_new_frame=is_new_frame)
+        """A connection has buffered bytes of an incomplete frame. A client chose its peers and does not count them."""
 
     def drain(self, connection: Connection, unread: bytes) -> bool:
         """Handle what a connection received before it was lost, in slices, then finish it; False if too many others are drained."""
@@ -145,8 +140,6 @@ class Endpoint:
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection and notify the listener; later calls have no effect."""
-        self.unsigned_frames.forget(connection)
-        self.signed_frames.forget(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             self._notify(connection, lambda: self.listener.closed(connection, connection.close_reason))
@@ -194,8 +187,6 @@ class Endpoint:
                 connection.close(f"idle for {self._idle_seconds:g} s")
                 continue
             self._check_frame(connection, now)
-        if self.unread_total_max:
-            self._check_unread()
         self._scan = None
         if self.connections:
             self._schedule_scan()
@@ -224,23 +215,6 @@ class Endpoint:
             )
             connection.abort()
         connection.watch.unread_before = unread
-
-    def _check_unread(self) -> None:
-        """Abort the connections that have read none of their output longest, while all together leave too much unread (LIM-11)."""
-        total = sum(connection.unread_bytes for connection in self.connections)
-        if total <= self.unread_total_max:
-            return
-        stalled = [connection for connection in self.connections if connection.congested and not connection.closed]
-        for connection in sorted(stalled, key=lambda candidate: candidate.watch.stalled_since):
-            unread = connection.unread_bytes
-            connection.refuse(
-                "slow_reader",
-                f"{unread} bytes of responses not read, and {total} of all connections, unreadBytesMax={self.unread_total_max}",
-            )
-            connection.abort()
-            total -= unread
-            if total <= self.unread_total_max:
-                return
 
     @property
     def ports(self) -> set[int]:

@@ -13,7 +13,7 @@ Invariants: requests are handled in the order of their arrival, so nothing is ha
 nothing is decoded while older bytes wait. The counts never go below zero: each `begin` has exactly one `end`. Units: bytes of
 memory that requests take, body and header fields; event-loop seconds.
 
-Requirements: REM-05, REM-12, LIM-06, LIM-07, LIM-09..LIM-11.
+Requirements: REM-05, REM-12, LIM-04, LIM-06, LIM-07, LIM-09..LIM-11.
 """
 
 from __future__ import annotations
@@ -139,3 +139,45 @@ class Watch:
         self.frame_since = 0.0  # the current frame is incomplete since this scan
         self.stalled_since = 0.0  # the peer has read none of its output since this scan
         self.unread_before = 0  # bytes that the peer had not read at the last scan
+
+
+class Refusable(Protocol):
+    """What the limit uses of a connection."""
+
+    def refuse(self, reason: str, text: str) -> None: ...
+
+
+class HalfFrames:
+    """Bytes that connections of an endpoint have buffered of incomplete frames. named: whose they are, and the key of bytes_max."""
+
+    __slots__ = ("_named", "_of", "bytes_max", "used")
+
+    def __init__(self, bytes_max: int, named: str) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self._named = named
+        self._of: dict[Refusable, int] = {}  # oldest frame first
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def note(self, connection: Refusable, pending_bytes: int, *, is_new_frame: bool) -> None:
+        """Record how many bytes of an incomplete frame a connection has buffered; is_new_frame: of another frame than before.
+
+        When the total exceeds its bound, the connection whose frame has been incomplete longest is closed, not the one with the
+        largest frame.
+        """
+        before = self._of.get(connection, 0)
+        if is_new_frame or not pending_bytes:
+            self._of.pop(connection, None)
+        if pending_bytes:
+            self._of[connection] = pending_bytes
+        self.used += pending_bytes - before
+        while self.used > self.bytes_max:
+            slowest = next(iter(self._of))
+            self.forget(slowest)
+            slowest.refuse("partial_frames", f"incomplete frames of all {self._named}={self.bytes_max}")
+
+    def forget(self, connection: Refusable) -> None:
+        """Stop counting a connection."""
+        self.used -= self._of.pop(connection, 0)

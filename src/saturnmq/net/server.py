@@ -14,7 +14,7 @@ from saturnmq.errors import StartError
 from saturnmq.net.budget import ACCEPTED_AT_ONCE, LISTENER_SHARE, PROCESS_BUDGET, descriptors_left
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
-from saturnmq.net.half_frames import HalfFrames
+from saturnmq.net.limits import HalfFrames
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
@@ -45,11 +45,11 @@ class RemotingServer(Endpoint):
             idle_seconds=settings.server_idle_seconds,
             async_permits=settings.server_async_permits,
             oneway_permits=settings.server_oneway_permits,
+            frame_limits=settings.request_limits,
         )
-        self.frame_limits = settings.request_limits
+        # Incomplete frames of connections without and with a valid signature.
         self.unsigned_frames = HalfFrames(settings.unsigned_bytes_max, "unsigned connections exceed unsignedBytesMax")
         self.signed_frames = HalfFrames(settings.request_bytes_max, "signed connections exceed serverRequestBytesMax")
-        self.unread_total_max = settings.unread_total_max
         self.process_connections_max = descriptors_left(settings.descriptors_reserved)
         self.budget = PROCESS_BUDGET
         self.budget.join(self)
@@ -160,7 +160,37 @@ class RemotingServer(Endpoint):
             count = self._by_address.pop(network, 0) - 1
             if count > 0:
                 self._by_address[network] = count
+        self.unsigned_frames.forget(connection)
+        self.signed_frames.forget(connection)
         super().lost(connection)
+
+    def note_partial(self, connection: Connection, pending_bytes: int, *, is_new_frame: bool) -> None:
+        """Record how many bytes of an incomplete frame a connection has buffered; is_new_frame: it is another frame than before."""
+        frames = self.signed_frames if connection.signed else self.unsigned_frames
+        frames.note(connection, pending_bytes, is_new_frame=is_new_frame)
+
+    def _scan_connections(self) -> None:
+        """Also bound the output that peers leave unread, over all connections."""
+        super()._scan_connections()
+        self._check_unread()
+
+    def _check_unread(self) -> None:
+        """Abort the connections that have read none of their output longest, while all together leave too much unread (LIM-11)."""
+        most = self.settings.unread_total_max
+        total = sum(connection.unread_bytes for connection in self.connections)
+        if total <= most:
+            return
+        stalled = [connection for connection in self.connections if connection.congested and not connection.closed]
+        for connection in sorted(stalled, key=lambda candidate: candidate.watch.stalled_since):
+            unread = connection.unread_bytes
+            connection.refuse(
+                "slow_reader",
+                f"{unread} bytes of responses not read, and {total} of all connections, unreadBytesMax={most}",
+            )
+            connection.abort()
+            total -= unread
+            if total <= most:
+                return
 
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]:
         """See `ContextHolder.choose`."""
