@@ -73,14 +73,12 @@ from saturnmq.broker.state.clients import Clients, ConsumerGroup
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.identity import Identity, advertised
-from saturnmq.broker.state.in_flight import InFlight
+from saturnmq.broker.state.identity import BrokerRole, FixedRole, Identity, advertised
+from saturnmq.broker.state.in_flight import InFlight, PendingReplies
 from saturnmq.broker.state.locks import QueueLockTable
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
-from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.relays import Relays
-from saturnmq.broker.state.role import BrokerRole, FixedRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, TlsSettings, reply_of

@@ -12,8 +12,8 @@ from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
+from saturnmq.broker.state.identity import BrokerRole
 from saturnmq.broker.state.offsets import Offsets
-from saturnmq.broker.state.role import BrokerRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.metrics import Histogram
 from saturnmq.net.rejections import Rejections

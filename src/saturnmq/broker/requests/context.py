@@ -19,14 +19,12 @@ from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.clients import Clients
 from saturnmq.broker.state.filters import Filters
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.identity import Identity
-from saturnmq.broker.state.in_flight import InFlight
+from saturnmq.broker.state.identity import BrokerRole, Identity
+from saturnmq.broker.state.in_flight import InFlight, PendingReplies
 from saturnmq.broker.state.locks import QueueLockTable
 from saturnmq.broker.state.offset_moved import OffsetMovedEvents
 from saturnmq.broker.state.offsets import Offsets
-from saturnmq.broker.state.pending_replies import PendingReplies
 from saturnmq.broker.state.relays import Relays
-from saturnmq.broker.state.role import BrokerRole
 from saturnmq.broker.state.topics import Topics
 from saturnmq.net.rejections import Rejections
 from saturnmq.server_admin import ServerConfiguration

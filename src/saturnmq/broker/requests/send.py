@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from time import perf_counter_ns
 from typing import Any, Final
 
-from saturnmq.broker.requests.confirmation import confirmation_of
 from saturnmq.broker.requests.context import SendContext
+from saturnmq.broker.requests.send_answer import confirmation_of
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.broker.services.timer import deliver_ms_of
 from saturnmq.broker.services.transactions import as_half

@@ -16,6 +16,7 @@ from saturnmq.broker.state.identity import Identity
 from saturnmq.protocol.codes import CONFIRMATION_FIELD, CommandFlag, Confirmation
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.store import FlushDiskType, MessageStore
 
 _JSON: Final = Serialization.JSON
 _I32: Final = struct.Struct(">i")
@@ -133,3 +134,15 @@ class SendAnswers:
 def _literal(text: bytes) -> bytes:
     """Escape % for a pattern."""
     return text.replace(b"%", b"%%")
+
+
+def confirmation_of(store: MessageStore, *, waits: bool) -> Confirmation:
+    """The confirmation that a message put now has when its sender gets SEND_OK. waits: as its property WAIT says."""
+    if store.quorum:
+        synced = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        return Confirmation.FSYNC_MAJORITY if synced else Confirmation.MAJORITY
+    if store.acknowledges_at_once or not waits:
+        return Confirmation.MEMORY if store.log.pooled else Confirmation.PAGE_CACHE
+    if store.replicas is None:
+        return Confirmation.FSYNC
+    return Confirmation.SLAVE if store.confirms_at_once else Confirmation.FSYNC_AND_SLAVE

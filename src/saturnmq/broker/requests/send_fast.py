@@ -15,9 +15,8 @@ from time import perf_counter_ns
 from typing import Final
 
 from saturnmq.broker.requests import send as reference
-from saturnmq.broker.requests.confirmation import confirmation_of
 from saturnmq.broker.requests.context import SendContext
-from saturnmq.broker.requests.send_answer import SendAnswers
+from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.codes import (
     CONFIRMATION_FIELD,

@@ -14,7 +14,7 @@ from typing import Final
 from saturnmq.broker.services.statistics import Stats
 from saturnmq.broker.settings import BrokerSettings
 from saturnmq.broker.state.groups import Groups
-from saturnmq.broker.state.role import BrokerRole
+from saturnmq.broker.state.identity import BrokerRole
 
 protection_log: Final = logging.getLogger("saturnmq.protection")
 

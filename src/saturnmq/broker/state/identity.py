@@ -1,4 +1,4 @@
-"""The address that a broker advertises, known once it listens, and what is derived from it.
+"""The address that a broker advertises, known once it listens, what is derived from it, and the broker's role.
 
 Requirements: SND-10, SND-13.
 """
@@ -6,6 +6,7 @@ Requirements: SND-10, SND-13.
 from __future__ import annotations
 
 import socket
+from typing import Protocol
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import NO_HOST, Host, pack_host
@@ -26,6 +27,22 @@ class Identity:
         self.store_host = store_host
         self.address = address
         self.id_prefix = pack_host(store_host).hex().upper()  # of offset message ids
+
+
+class BrokerRole(Protocol):
+    """Whether this broker currently is a slave of another one."""
+
+    @property
+    def slave(self) -> bool: ...
+
+
+class FixedRole:
+    """Role of a broker without a group: it does not change."""
+
+    __slots__ = ("slave",)
+
+    def __init__(self, *, slave: bool = False) -> None:
+        self.slave = slave
 
 
 def own_address(family: socket.AddressFamily) -> str:
