@@ -4,7 +4,7 @@ What follows from the part of a header that a producer repeats is computed once 
 messages as real clients send them: either header serialization, any user properties, tags and keys, in any order. What needs
 more than a record (a new topic, a delay, a transaction, a retry, a busy store) goes to `send.send`, the reference
 implementation. For any request both leave the same bytes in the store and on the wire. A new rule for sends belongs there;
-if it concerns a property or a field, exclude it here.
+a property that it concerns is one of `MessageProperties.special`, a field is excluded in `parse`.
 
 Requirements: SND-01..SND-15, API-10.
 """
