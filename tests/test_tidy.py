@@ -29,6 +29,7 @@ TOP_LEVEL = {
     "errors.py",
     "escaping.py",
     "slices.py",
+    "log_limit.py",
     "statistics.py",
     "py.typed",
 }

@@ -15,8 +15,8 @@ from saturnmq.broker.masterslave import Master
 from saturnmq.broker.services import long_polling as hold
 from saturnmq.broker.state.clients import ClientInfo, Clients
 from saturnmq.broker.state.locks import LOCK_LIVE_MS, QueueLockTable
+from saturnmq.log_limit import LogLimit
 from saturnmq.net import NetSettings, RemotingClient, RemotingServer
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.bodies import (
     ConsumerData,
     ConsumerIdList,

@@ -17,7 +17,7 @@ from saturnmq.console import state as module
 from saturnmq.console.context import AuditFile, Rows, Services, paged, preferred_language, same_token, when, when_iso
 from saturnmq.console.state import ClusterState, View, with_rates
 from saturnmq.console.users import Session, User
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.errors import SaturnError
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from loopsteps import STEP_MAX, loop_steps
+from saturnmq.log_limit import LogLimit
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.namesrv.processor import process
 from saturnmq.net import NetSettings
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.protocol.bodies import (
     DataVersion,
     RegisterBrokerBody,

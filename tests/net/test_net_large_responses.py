@@ -10,8 +10,8 @@ import logging
 import pytest
 from netpair import pair
 
+from saturnmq.log_limit import LINES_MAX, LogLimit
 from saturnmq.net import Connection
-from saturnmq.net.log_limit import LINES_MAX, LogLimit
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.frames.command import FRAME_BYTES_MAX, Command
 

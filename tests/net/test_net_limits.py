@@ -16,11 +16,11 @@ from netpair import Pair, pair
 
 from saturnmq import descriptors
 from saturnmq.config.settings import to_properties
+from saturnmq.log_limit import LINES_MAX
 from saturnmq.net import Connection, NetSettings
 from saturnmq.net import server as server_module
 from saturnmq.net.budget import descriptors_left
 from saturnmq.net.limits import Limits, RequestMemory
-from saturnmq.net.log_limit import LINES_MAX
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder

@@ -36,7 +36,7 @@ from saturnmq.console.texts import LABELS, LANGUAGES, N_, texts_of
 from saturnmq.console.users import Session, Sessions
 from saturnmq.escaping import escaped, quoted
 from saturnmq.history import History
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.addresses import network_of
 from saturnmq.protocol.codes import version_name
 from saturnmq.protocol.errors import ConfigError, LocalProtocolError, SaturnError

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.config.settings import format_properties, masked, to_properties
+from saturnmq.log_limit import LogLimit
 from saturnmq.namesrv.access_control import RELOAD_MS, SIGNED, NameServerAccounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.broker_places import BrokerPlaces
@@ -28,7 +29,6 @@ from saturnmq.namesrv.registration_queue import RegistrationQueue
 from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, reply_of
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.tls import TlsSettings
 from saturnmq.protocol.addresses import host_of, network_of
 from saturnmq.protocol.codes import ResponseCode

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sized
 from typing import Any, Final, Protocol
 
 from saturnmq.descriptors import UNLIMITED, descriptor_limit
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 

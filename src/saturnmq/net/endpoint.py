@@ -12,12 +12,12 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
 from saturnmq.net.limits import RequestMemory
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.requests import RpcHook
 from saturnmq.net.settings import NetSettings

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from time import thread_time
 from typing import Final
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.metrics import CONTENT_TYPE
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.server import start_error
 from saturnmq.net.shares import Shares

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.addresses import host_of, network_of
 
 log = logging.getLogger(__name__)

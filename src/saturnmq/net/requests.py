@@ -36,12 +36,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from time import monotonic
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Calls
 from saturnmq.net.fairness import FairQueue
 from saturnmq.net.later import NO_RESPONSE, Later, Reply
 from saturnmq.net.limits import Limits, RequestMemory, memory_of
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import CommandFlag, ResponseCode
 from saturnmq.protocol.errors import MissingField, ResponseError, SaturnError

@@ -17,7 +17,7 @@ from typing import Final
 from saturnmq.broker.requests import send as reference
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
-from saturnmq.net import Connection, Later
+from saturnmq.net import NO_RESPONSE, Connection, Later
 from saturnmq.protocol.codes import (
     CONFIRMATION_FIELD,
     FORBIDDEN_SEND_TOPICS,
@@ -145,7 +145,7 @@ def _send(
     if not store.acknowledges_at_once:
         return _answer_later(ctx, request, result, queue_id, answers)
     if request.flag & _ONEWAY:
-        return b""
+        return NO_RESPONSE  # the connection would drop it: not worth encoding
     return answers.single_frame(
         request.serialization, request.opaque, queue_id, result.queue_offset, result.physical_offset
     )

@@ -16,8 +16,8 @@ from typing import Final
 
 from saturnmq.broker.events import EventEmitter
 from saturnmq.broker.state.conflicts import ClientIds, Conflict, ConflictKind, Expressions, Variants, differing
+from saturnmq.log_limit import LogLimit
 from saturnmq.net import Connection
-from saturnmq.net.log_limit import LogLimit
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.bodies import ConsumerData, ConsumerIdList, SubscriptionData
 from saturnmq.slices import Steps

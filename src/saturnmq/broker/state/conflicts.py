@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.net import Connection
-from saturnmq.net.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 

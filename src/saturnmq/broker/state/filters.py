@@ -18,7 +18,7 @@ from saturnmq.filter import (
     GroupFilters,
     properties_of,
 )
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.store import StateFile
 

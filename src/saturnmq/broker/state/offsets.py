@@ -12,7 +12,7 @@ from typing import Final
 
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.state_writer import StateWriter
-from saturnmq.net.log_limit import LogLimit
+from saturnmq.log_limit import LogLimit
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.bodies import ConsumerOffsetTable
 from saturnmq.protocol.errors import StoreError

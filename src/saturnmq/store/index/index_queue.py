@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Final, Protocol
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -93,7 +94,7 @@ class IndexQueue:
         )
         self._reading: _Reading | None = None
         self._reads = True
-        self._lag_logged = -_LOG_LINE_S
+        self._lag_log = LogLimit(interval_seconds=_LOG_LINE_S)
 
     def add(self, record: Record) -> bool:
         """Queue a record, in log order; False if messages must be rejected: see `refusal`."""
@@ -197,8 +198,8 @@ class IndexQueue:
     def _lag(self) -> None:
         """Forget the waiting records; they are read from the log, at the same pace."""
         at, line = self._waiting[0][2], ""
-        if monotonic() - self._lag_logged >= _LOG_LINE_S:
-            self._lag_logged, line = monotonic(), "index caught up"
+        if self._lag_log.suppressed("") is not None:
+            line = "index caught up"
             log.warning("index lags, queries by key miss messages until it has caught up offset=%s", at)
         self._waiting, self._weight, self._reading = [], 0, _Reading(at, line)
         self._schedule(0)
