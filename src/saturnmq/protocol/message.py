@@ -13,8 +13,8 @@ Requirements: MSG-01..MSG-07, ST-07, ST-09.
 #    4  i32   magic              0xDAA320A7; the filler at a file's end has 0xCBD43194
 #    8  i32   body_crc           CRC-32 of the body as stored & 0x7FFFFFFF
 #   12  i32   queue_id
-#   16  i32   flag               the user's
 #   16  i32   flag               set by the producer application, not interpreted
+#   20  i64   queue_offset       number of the message in its queue
 #   28  i64   physical_offset    position in the commit log, bytes
 #   36  i32   sys_flag
 #   40  i64   born_timestamp     Unix ms, the producer's clock
@@ -40,7 +40,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -67,18 +67,20 @@ AT_BORN_TIMESTAMP: Final = 40
 TIME_END_MS: Final = 1 << 43  # year 2248: no time in a record or a file is later
 AT_STORE_TIMESTAMP_V4: Final = 56  # 12 more when the born host is IPv6
 
-_HEAD: Final = struct.Struct(">iiiiiqqiq")  # total_size .. born_timestamp, 48 bytes
-_TAIL: Final = struct.Struct(">iqi")  # reconsume_times, prepared_transaction_offset, body length
-_I64: Final = struct.Struct(">q")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _BATCH: Final = struct.Struct(">iiiii")
 _BATCH_ENTRY: Final = struct.Struct(">i8xii")  # total_size, flag, body length
-RECORD_V4: Final = struct.Struct(">iiiiiqqiq4siq4siiqi")  # the first 88 bytes of a record with two IPv4 hosts
 
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
-_ANY_V6: Final = _BORN_V6 | _STORE_V6
+HOSTS_V6: Final = _BORN_V6 | _STORE_V6  # bits of sys_flag that say how long the hosts are
+
+RECORD_HEADS: Final = {  # total_size .. body length, by the two IPv6 bits
+    bits: struct.Struct(f">iiiiiqqiq{16 if bits & _BORN_V6 else 4}siq{16 if bits & _STORE_V6 else 4}siiqi")
+    for bits in (0, _BORN_V6, _STORE_V6, HOSTS_V6)
+}
+RECORD_V4: Final = RECORD_HEADS[0]
 
 
 def store_timestamp_of(record: bytes | memoryview) -> int:
@@ -87,14 +89,12 @@ def store_timestamp_of(record: bytes | memoryview) -> int:
     return int.from_bytes(record[at : at + 8], "big")
 
 
-_LAYOUT_V6: Final = {  # from the born host to the body length, by the two IPv6 bits
-    _BORN_V6: struct.Struct(">16siq4siiqi"),
-    _STORE_V6: struct.Struct(">4siq16siiqi"),
-    _ANY_V6: struct.Struct(">16siq16siiqi"),
-}
-
 NAME_SEPARATOR: Final = "\x01"
 PAIR_SEPARATOR: Final = "\x02"
+
+
+Entry: TypeAlias = tuple[Buffer, bytes, int]
+"""Body, encoded properties and flag of a message."""
 
 
 class Host(NamedTuple):
@@ -143,6 +143,11 @@ class Message:
         return self._properties
 
     @property
+    def entry(self) -> Entry:
+        """Body, properties and flag."""
+        return self.body, self.properties_raw, self.flag
+
+    @property
     def tags(self) -> str | None:
         return self.properties.get(PropertyKey.TAGS)
 
@@ -157,12 +162,19 @@ def body_crc(body: Buffer) -> int:
 
 
 @lru_cache(maxsize=4096)
-def pack_host(host: tuple[str, int]) -> bytes:
-    """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError if ip is not an IP address."""
+def _packed_ip(ip: str) -> bytes:
     try:
-        return ipaddress.ip_address(host[0]).packed + _I32.pack(host[1])
-    except (ValueError, struct.error) as error:
-        raise LocalProtocolError(f"host {host[0]!r}:{host[1]} is not an IP address and a port") from error
+        return ipaddress.ip_address(ip).packed
+    except ValueError as error:
+        raise LocalProtocolError(f"host {ip!r} is not an IP address") from error
+
+
+def pack_host(host: tuple[str, int]) -> bytes:
+    """IP and port as in a record: 8 bytes for IPv4, 20 for IPv6. Raises LocalProtocolError if it is none."""
+    try:
+        return _packed_ip(host[0]) + _I32.pack(host[1])
+    except struct.error as error:
+        raise LocalProtocolError(f"port {host[1]} of host {host[0]} does not fit 32 bits") from error
 
 
 @lru_cache(maxsize=4096)
@@ -182,44 +194,53 @@ def mend_time(message: Message, latest_ms: int) -> int:
 
 
 def encode_record(message: Message) -> bytes:
-    """Encode a message with the offsets and times it carries. The IPv6 bits of sys_flag follow from the hosts.
+    """Encode a message with the offsets and times it carries. Raises LocalProtocolError; see `encode_records`."""
+    return encode_records(message, (message.entry,), message.physical_offset)[0][0]
 
-    Raises LocalProtocolError when the topic or the properties are too long.
+
+def encode_records(
+    message: Message, entries: Sequence[Entry], physical_offset: PhysicalOffset
+) -> tuple[list[bytes], PhysicalOffset]:
+    """Encode records that lie one after another; body, properties and flag are those of the entries, the rest is the message's.
+
+    Queue offsets count from the message's. Returns the records and the offset after them. The IPv6 bits of sys_flag follow from
+    the hosts. Raises LocalProtocolError when the topic or the properties are too long, or a number does not fit its field.
     """
-    born, store = pack_host(message.born_host), pack_host(message.store_host)
-    sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
-    sys_flag |= (_BORN_V6 if len(born) == 20 else 0) | (_STORE_V6 if len(store) == 20 else 0)
-    topic, body, properties = message.topic.encode(), message.body, message.properties_raw
-    if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(
-            f"topic of {len(topic)} bytes (at most {TOPIC_BYTES_MAX}) or properties of {len(properties)} bytes "
-            f"(at most {PROPERTIES_BYTES_MAX}) do not fit a message record"
-        )
-    total = RECORD_FIXED_BYTES - 16 + len(born) + len(store) + len(body) + len(topic) + len(properties)
-    return b"".join(
-        (
-            _HEAD.pack(
-                total,
-                MESSAGE_MAGIC,
-                body_crc(body),
-                message.queue_id,
-                message.flag,
-                message.queue_offset,
-                message.physical_offset,
-                sys_flag,
-                message.born_timestamp_ms,
-            ),
-            born,
-            _I64.pack(message.store_timestamp_ms),
-            store,
-            _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset, len(body)),
-            body,
-            bytes((len(topic),)),
-            topic,
-            _I16.pack(len(properties)),
-            properties,
-        )
-    )
+    born_host, store_host, number = message.born_host, message.store_host, message.queue_offset
+    pack, fixed_bytes, bits, born, store, topic = _fixed_parts(born_host[0], store_host[0], message.topic)
+    sys_flag, crc32, short = message.sys_flag & ~HOSTS_V6 | bits, zlib.crc32, _I16.pack
+    records = []
+    try:
+        for body, properties, flag in entries:
+            body_bytes, properties_bytes = len(body), len(properties)
+            size = fixed_bytes + body_bytes + properties_bytes
+            head = pack(
+                size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, message.queue_id, flag, number, physical_offset, sys_flag,
+                message.born_timestamp_ms, born, born_host[1], message.store_timestamp_ms, store, store_host[1],
+                message.reconsume_times, message.prepared_transaction_offset, body_bytes,
+            )  # fmt: skip
+            records.append(b"".join((head, body, topic, short(properties_bytes), properties)))
+            physical_offset += size  # type: ignore[assignment]
+            number += 1  # type: ignore[assignment]
+    except struct.error as error:
+        longest = max(len(properties) for _, properties, _ in entries)
+        if longest > PROPERTIES_BYTES_MAX:
+            text = f"properties of {longest} bytes do not fit a record, at most {PROPERTIES_BYTES_MAX} do"
+        else:
+            text = f"a number of the message does not fit its field: {error}"
+        raise LocalProtocolError(text) from error
+    return records, physical_offset
+
+
+@lru_cache(maxsize=16_384)
+def _fixed_parts(born_ip: str, store_ip: str, topic: str) -> tuple[Callable[..., bytes], int, int, bytes, bytes, bytes]:
+    """Shared by records with the same addresses and topic: packer of the head, bytes of an empty record, IPv6 bits, encodings."""
+    born, store, encoded = _packed_ip(born_ip), _packed_ip(store_ip), topic.encode()
+    if len(encoded) > TOPIC_BYTES_MAX:
+        raise LocalProtocolError(f"topic of {len(encoded)} bytes does not fit a record, at most {TOPIC_BYTES_MAX} do")
+    bits = (_BORN_V6 if len(born) == 16 else 0) | (_STORE_V6 if len(store) == 16 else 0)
+    head = RECORD_HEADS[bits]
+    return head.pack, head.size + 3 + len(encoded), bits, born, store, bytes((len(encoded),)) + encoded
 
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Message:
@@ -234,13 +255,13 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Me
         end = at + total
         if total < RECORD_FIXED_BYTES or end > len(buffer):
             raise MessageError(f"record at {at} claims {total} bytes, {len(buffer) - at} are there")
-        pos = at + 88
-        if sys_flag & _ANY_V6:
-            layout = _LAYOUT_V6[sys_flag & _ANY_V6]
+        pos = at + RECORD_V4.size
+        if sys_flag & HOSTS_V6:
+            head = RECORD_HEADS[sys_flag & HOSTS_V6]
             born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes = (
-                layout.unpack_from(buffer, at + 48)
+                head.unpack_from(buffer, at)[9:]
             )
-            pos = at + 48 + layout.size
+            pos = at + head.size
         born_host, store_host = _host(born_ip, born_port), _host(store_ip, store_port)
         if not 0 <= body_bytes <= end - pos:
             raise MessageError(f"record at {at} claims a body of {body_bytes} bytes, {end - pos} are left")
@@ -288,11 +309,9 @@ def record_properties(buffer: Buffer, at: int = 0) -> bytes:
     try:
         (total,) = _I32.unpack_from(buffer, at)
         (sys_flag,) = _I32.unpack_from(buffer, at + AT_SYS_FLAG)
-        pos = at + 84
-        if sys_flag & _ANY_V6:
-            pos += 24 if sys_flag & _ANY_V6 == _ANY_V6 else 12
-        (body_bytes,) = _I32.unpack_from(buffer, pos)
-        topic_at = pos + 4 + body_bytes
+        pos = at + RECORD_HEADS[sys_flag & HOSTS_V6].size
+        (body_bytes,) = _I32.unpack_from(buffer, pos - 4)
+        topic_at = pos + body_bytes
         pos = topic_at + 1 + buffer[topic_at]
         (properties_bytes,) = _I16.unpack_from(buffer, pos)
         pos += 2
