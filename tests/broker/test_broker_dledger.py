@@ -198,7 +198,7 @@ async def test_queue_offsets_advance_on_append_except_for_half_messages(tmp_path
     async with Alone(tmp_path) as store:
         assert [store.put(message()).queue_offset for _ in range(3)] == [0, 1, 2]
         assert store.max_offset("T", 0) == 0  # nothing is committed yet
-        batch = store.put_batch([message(b"%d" % number) for number in range(4)])
+        batch = store.put_batch(message(), [(b"%d" % number, b"", 0) for number in range(4)])
         assert (batch.queue_offset, len(batch.physical_offsets)) == (3, 4)
         for flag in (SysFlag.PREPARED, SysFlag.ROLLBACK):
             assert store.put(message(sys_flag=int(flag))).queue_offset == 0
@@ -240,11 +240,14 @@ async def test_batch_is_one_entry_per_message_and_is_validated(tmp_path: Path) -
         assert (await batch([delayed])).code == 13
         assert (await batch([BatchItem(b"x")], flag=int(SysFlag.PREPARED))).code == 13
         store = master.store
-        assert store.put_batch([message(properties_raw=b"A\x01" + b"x" * 32766)]).status is (
+        assert store.put_batch(message(), [(b"", b"A\x01" + b"x" * 32766, 0)]).status is (
             PutStatus.PROPERTIES_SIZE_EXCEEDED
         )  # fmt: skip
-        assert store.put_batch([message(sys_flag=int(SysFlag.PREPARED))]).status is PutStatus.MESSAGE_ILLEGAL
-        six = store.put_batch([message(born_host=Host("2001:db8::1", 5))])
+        assert (
+            store.put_batch(message(sys_flag=int(SysFlag.PREPARED)), [(b"", b"", 0)]).status
+            is PutStatus.MESSAGE_ILLEGAL
+        )
+        six = store.put_batch(message(born_host=Host("2001:db8::1", 5)), [message().entry])
         assert await store.wait_confirmed(six) is PutStatus.PUT_OK
         record = store.read_record(six.physical_offset)
         assert record is not None

@@ -25,8 +25,9 @@ from saturnmq.protocol.errors import CorruptRecord, ResponseError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_properties, decode_records, encode_properties, java_hash
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.store import StateFile, StoreProfile, StoreSettings, reading
+from saturnmq.store import StateFile, StoreProfile, StoreSettings
 from saturnmq.store.queue.consume_queue import UNIT
+from saturnmq.store.reading import StoreReader
 from saturnmq.testing import EmbeddedBroker
 
 SQL = {"expressionType": "SQL92"}
@@ -412,13 +413,13 @@ async def test_bit_maps_have_the_size_that_the_settings_give(sizing: dict[str, i
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_bit_maps_avoid_reading_unmatched_messages(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     read: list[int] = []
-    inner = reading._properties_in_place
+    inner = StoreReader._properties_in_place
 
     def counted(*place: Any) -> bytes | None:
         read.append(1)
         return inner(*place)
 
-    monkeypatch.setattr(reading, "_properties_in_place", counted)
+    monkeypatch.setattr(StoreReader, "_properties_in_place", counted)
     now = [1000]
     store = StoreSettings(profile=StoreProfile.SMALL, queue_extension_enable=True)
     settings = BrokerSettings(property_filter_enable=True, calc_filter_bit_map=enabled)

@@ -289,8 +289,7 @@ async def test_rejected_put_is_answered_by_status(
     async with wire() as w:
         await w.send()
         refused = PutResult(status, reason="why")
-        for name in ("put", "put_entries"):
-            monkeypatch.setattr(w.broker.store, name, lambda *message: refused)
+        monkeypatch.setattr(w.broker.store, "put_all", lambda *message: refused)
         for answer in (await w.send(), await w.send_batch([BatchItem(b"x")], queue=0)):
             assert answer.code == code and remark(answer).startswith(words)
             assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}

@@ -101,7 +101,7 @@ async def test_cleaning_on_demand(tmp_path: Path) -> None:
         await store.log.truncate_front("a test")
         assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
         assert {topic for topic, _ in store.topic_queues()} == {"T"}
-        store.put_batch([])  # an empty batch is harmless
+        store.put_batch(Message("T", b""), [])  # an empty batch is harmless
         del w.broker.topics.table["T"]
         assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
         assert list(store.topic_queues()) == []
@@ -177,7 +177,7 @@ async def test_failed_disk_fails_sends_while_pulls_continue(monkeypatch: pytest.
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE and "Input/output error" in (refused.remark or "")
         assert str(file) in (refused.remark or "") and "errno 5" in (refused.remark or "")
         assert [m.body for m in await w.messages()] == [b"fine"]
-        assert w.broker.store.put_batch([]).status is not PutStatus.PUT_OK
+        assert w.broker.store.put_batch(Message("T", b""), []).status is not PutStatus.PUT_OK
     finally:
         with pytest.raises(Exception, match="Input/output error"):
             await server.__aexit__(None, None, None)

@@ -330,7 +330,7 @@ async def test_a_slave_refuses_messages_of_clients(tmp_path: Path) -> None:
     async with serving(tmp_path / "m") as port, following(tmp_path / "s", port) as slave:
         result = slave.store.put(message())
         assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert slave.store.put_batch([message()]).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert slave.store.put_batch(message(), [message().entry]).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_record_that_leaves_a_gap_in_its_queue_stops_the_slave(tmp_path: Path) -> None:
@@ -338,13 +338,12 @@ async def test_a_record_that_leaves_a_gap_in_its_queue_stops_the_slave(tmp_path:
         port.put(5)
         port.store.queues.by_key[("T", 0)].next_offset += 3  # type: ignore[assignment]
         async with following(tmp_path / "s", port) as slave:
-            port.store.unconfirmed.clear()
             port.store._direct = False  # the master's own queue would refuse the gap, too
             port.put(1)
-            port.store.dispatched = port.store.log.end
+            port.store.skip_to(port.store.log.end)
             await until(lambda: slave.store.failure is not None)
             assert "remove its store" in (slave.store.failure.hint or "")  # type: ignore[union-attr]
-        port.store.unconfirmed.clear()
+        port.store.discard_unconfirmed()
 
 
 async def test_a_fast_master_does_not_hold_the_slaves_event_loop(tmp_path: Path) -> None:

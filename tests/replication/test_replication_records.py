@@ -23,7 +23,7 @@ from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.message_entries import noop_message, stamp_message
 from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
 from saturnmq.replication.dledger import answer
-from saturnmq.replication.dledger.answer import Answer, outcome, refused_by
+from saturnmq.replication.dledger.answer import GroupAnswer, outcome, refused_by
 from saturnmq.replication.dledger.change_entries import Change, Kind, change_message, is_change
 from saturnmq.replication.dledger.entry_check import Quarantine, appended_problem, read_entry_message
 from saturnmq.replication.dledger.failure import MARK_NAME, SyncMark, drop_unsynced
@@ -189,18 +189,20 @@ def test_refused_append_says_whether_another_member_can_store_it(
 def test_answer_reaches_every_caller_and_times_committed_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
     monkeypatch.setattr(answer, "monotonic", lambda: now[0])
-    seconds, codes = Histogram(), []
-    first, second = Answer(seconds), Answer(seconds)
-    first.then(codes.append)
-    first.then(codes.append)
-    assert first.code is None and codes == []
+    seconds, outcomes = Histogram(), []
+    first, second = GroupAnswer(seconds), GroupAnswer(seconds)
+    first.then(lambda *outcome: outcomes.append(outcome))
+    first.then(lambda *outcome: outcomes.append(outcome))
+    assert outcomes == []
     now[0] = 12.5
     first.arrived(AppendResponse(code=Code.SUCCESS))
-    assert codes == [200, 200] and first.code == 200 and (seconds.count, seconds.sum) == (1, 2.5)
-    first.then(codes.append)
-    assert codes == [200] * 3, "at once"
+    assert outcomes == [(PutStatus.PUT_OK, "")] * 2 and (seconds.count, seconds.sum) == (1, 2.5)
+    first.then(lambda *outcome: outcomes.append(outcome))
+    assert outcomes == [(PutStatus.PUT_OK, "")] * 3, "at once"
     second.arrived(AppendResponse(code=Code.TERM_CHANGED))
-    assert second.code == 501 and seconds.count == 1, "only what was committed is timed"
+    second.then(lambda *outcome: outcomes.append(outcome))
+    assert outcomes[-1] == (PutStatus.UNKNOWN_ERROR, "DLedger 501")
+    assert seconds.count == 1, "only what was committed is timed"
 
 
 # ---- entries

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC
-from saturnmq.protocol.message import Message
 from saturnmq.store.append_watch import AppendWatch
-from saturnmq.store.delay import delivery_code
+from saturnmq.store.delay import unit_code
 
 NOW = 1_700_000_000_000
 
@@ -36,21 +35,23 @@ def test_append_above_the_limit_is_reported_in_ms(caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("topic", "properties", "code"),
     [
-        ("T", b"DELAY\x012", None),
-        (SCHEDULE_TOPIC, b"", None),
-        (SCHEDULE_TOPIC, b"DELAY\x010", None),
-        (SCHEDULE_TOPIC, b"DELAY\x01-1", None),
-        (SCHEDULE_TOPIC, b"DELAY\x01x", None),
+        ("T", b"DELAY\x012", 0),
+        ("T", b"TAGS\x01a\x02DELAY\x012", 97),
+        (SCHEDULE_TOPIC, b"", 0),
+        (SCHEDULE_TOPIC, b"DELAY\x010", 0),
+        (SCHEDULE_TOPIC, b"DELAY\x01-1", 0),
+        (SCHEDULE_TOPIC, b"DELAY\x01x", 0),
         (SCHEDULE_TOPIC, b"DELAY\x011", NOW + 1000),
         (SCHEDULE_TOPIC, b"DELAY\x012", NOW + 300_000),
         (SCHEDULE_TOPIC, b"DELAY\x0199", NOW + 300_000),
+        (SCHEDULE_TOPIC, b"A\x01\xff\x02DELAY\x01" + b"9" * 5000, NOW + 300_000),
         (TIMER_TOPIC, b"", 0),
         (TIMER_TOPIC, b"TIMER_WAKE_MS\x01%d" % NOW, NOW),
+        (TIMER_TOPIC, b"A\x01\xff\x02TIMER_WAKE_MS\x01%d" % NOW, NOW),
         (TIMER_TOPIC, b"TIMER_WAKE_MS\x01-5", 0),
         (TIMER_TOPIC, "TIMER_WAKE_MS\x01\u0665".encode(), 0),
         (TIMER_TOPIC, b"TIMER_WAKE_MS\x01" + b"1" * 30, 111_111_111_111_111),
     ],
 )
-def test_tags_code_of_a_delayed_message_is_its_delivery_time(topic: str, properties: bytes, code: int | None) -> None:
-    delayed = Message(topic, b"", properties, 0, store_timestamp_ms=NOW)
-    assert delivery_code(delayed, "1s 5m") == code
+def test_tags_code_of_a_delayed_message_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:
+    assert unit_code(topic, properties, NOW, "1s 5m") == code

@@ -1,4 +1,4 @@
-"""Bulk paths equal the one-by-one reference: entries of a batch, and records added to the index."""
+"""Messages of a batch are stored as if they came one by one, and records added to the index together."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import StoreError
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.message import Entry, Host, Message
 from saturnmq.protocol.properties import keys_of
-from saturnmq.store import MessageStore, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index import index_queue, message_index
 from saturnmq.store.index.index_file import absolute, key_hash, raw_hash, topic_hash
 from saturnmq.store.index.message_index import MessageIndex, Record
 
 HEX = "0123456789ABCDEF"
-LOOPBACK = ("127.0.0.1", 10911)
+LOOPBACK = Host("127.0.0.1", 10911)
 
 
 def opened(root: Path, **more: Any) -> MessageStore:
@@ -105,36 +105,91 @@ bodies_of_batch = st.lists(
 )  # fmt: skip
 
 
+class BatchAndSingles:
+    """A store that gets batches, and one that gets their messages one by one."""
+
+    def __init__(self, root: Path, **more: Any) -> None:
+        self.root = root
+        self.batches, self.singles = (opened(root / name, commit_log_file_bytes=1 << 18, **more) for name in "bs")
+        self.seen: dict[MessageStore, list[tuple[object, ...]]] = {self.batches: [], self.singles: []}
+        for store, seen in self.seen.items():
+            store.on_append = lambda topic, queue_id, offset, units, seen=seen: seen.extend(
+                (topic, queue_id, number, unit) for number, unit in enumerate(units, offset)
+            )
+
+    def put(self, common: Message, entries: list[Entry]) -> list[PutResult]:
+        """The results of both."""
+        result = self.batches.put_batch(common, entries)
+        singles = [
+            self.singles.put(replace(common, body=body, properties_raw=raw, flag=flag)) for body, raw, flag in entries
+        ]
+        offsets = tuple(single.physical_offset for single in singles)
+        assert result == replace(
+            singles[0], physical_offsets=offsets, size=sum(single.size for single in singles), end_offset=singles[-1].end_offset
+        )  # fmt: skip
+        return [result, singles[-1]]
+
+    async def stop(self) -> None:
+        """Stop both, whose files are equal then."""
+        for store in self.seen:
+            await store.stop()
+        assert self.seen[self.batches] == self.seen[self.singles]
+        for name in ("commitlog", "consumequeue", "index"):
+            files = [
+                {
+                    path.relative_to(root / name): path.read_bytes()
+                    for path in (root / name).rglob("*")
+                    if path.is_file()
+                }
+                for root in (self.root / "b", self.root / "s")
+            ]
+            assert files[0] == files[1]
+
+
 @pytest.mark.spec("ST-15", "ST-16", "BAT-04", "BAT-05", "CQ-02")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(bodies_of_batch, min_size=1, max_size=6), st.booleans())
-def test_put_entries_writes_same_bytes_as_put_batch(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[bytes, bytes, int]]], six: bool
+def test_batch_writes_same_bytes_as_single_messages(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[Entry]], six: bool
 ) -> None:
-    root = tmp_path_factory.mktemp("entries")
-    host = ("::1", 5) if six else ("1.2.3.4", 5)
-    common = Message("T", b"", b"", 1, 0, 0, 77, host, LOOPBACK, 3)
-    by_entry, by_message = opened(root / "e"), opened(root / "m")
-    seen: list[tuple[object, ...]] = []
-    by_entry.on_append = lambda *event: seen.append(event)
-    wanted: list[tuple[object, ...]] = []
-    by_message.on_append = lambda *event: wanted.append(event)
+    stores = BatchAndSingles(tmp_path_factory.mktemp("batch"))
+    common = Message("T", b"", b"", 1, 0, 0, 77, Host("::1" if six else "1.2.3.4", 5), LOOPBACK, 3)
     for entries in batches:
-        got = by_entry.put_entries(common, entries)
-        messages = [replace(common, body=body, properties_raw=own, flag=flag) for body, own, flag in entries]
-        assert got == by_message.put_batch(messages)
-    assert seen == wanted and by_entry.dispatched == by_message.dispatched == by_entry.log.end
-    for store in (by_entry, by_message):
-        asyncio.run(store.stop())
-    for name in ("commitlog", "consumequeue", "index"):
-        found = {p.relative_to(root / "e"): p.read_bytes() for p in (root / "e" / name).rglob("*") if p.is_file()}
-        assert found == {
-            p.relative_to(root / "m"): p.read_bytes() for p in (root / "m" / name).rglob("*") if p.is_file()
-        }
+        stores.put(common, entries)
+        for store in stores.seen:
+            assert store.dispatched == store.log.end
+    asyncio.run(stores.stop())
+
+
+@pytest.mark.spec("ST-16", "DUR-03", "MF-02")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"flush_disk_type": FlushDiskType.SYNC_FLUSH},
+        {"transient_pool_enable": True, "flush_disk_type": FlushDiskType.ASYNC_FLUSH},
+        {"queue_extension_enable": True},
+    ],
+    ids=["sync", "pool", "extension"],
+)
+async def test_batch_equals_single_messages_whatever_confirms_it(tmp_path: Path, mode: dict[str, Any]) -> None:
+    stores = BatchAndSingles(tmp_path, **mode)
+    entries: list[Entry] = [(b"body %d" % n, b"TAGS\x01t%d\x02KEYS\x01k%d" % (n % 3, n), n) for n in range(9)]
+    for number in range(4):
+        common = Message("T", b"", b"", number % 2, 0, 0, 77, LOOPBACK, LOOPBACK)
+        results = stores.put(common, entries[number:])
+        assert (common.queue_offset, common.physical_offset) == (results[0].queue_offset, results[0].physical_offset)
+        for store, result in zip(stores.seen, results, strict=True):
+            hidden = not (store.confirms_at_once and not store.log.pooled)
+            assert store.has_unconfirmed == hidden == (store.dispatched < result.end_offset)
+    for store in stores.seen:
+        await store.write_all()
+        assert store.dispatched == store.log.end and not store.has_unconfirmed
+        assert [store.max_offset("T", queue_id) for queue_id in (0, 1)] == [16, 14]
+    await stores.stop()
 
 
 @pytest.mark.spec("ST-03", "ST-05", "ST-06", "BAT-04")
-def test_put_entries_rejects_invalid_entries(tmp_path: Path) -> None:
+def test_batch_rejects_invalid_entries(tmp_path: Path) -> None:
     store = opened(tmp_path, message_bytes_max=3000)
     common = Message("T", b"", b"", 0, 0, 0, 0, LOOPBACK, LOOPBACK)
     for entries, words in (
@@ -144,14 +199,14 @@ def test_put_entries_rejects_invalid_entries(tmp_path: Path) -> None:
         ([(b"x" * 2900, b"", 0)] * 3, "exceeds a commit log file"),
         ([], "empty"),
     ):
-        result = store.put_entries(common, entries)
+        result = store.put_batch(common, entries)
         assert (
             result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED) and words in result.reason
         )
-    assert store.put_entries(replace(common, sys_flag=4), [(b"", b"", 0)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_batch(replace(common, sys_flag=4), [(b"", b"", 0)]).status is PutStatus.MESSAGE_ILLEGAL
     assert store.max_offset("T", 0) == 0
     asyncio.run(store.stop())
-    assert store.put_entries(common, [(b"", b"", 0)]).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.put_batch(common, [(b"", b"", 0)]).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
 @pytest.mark.spec("IX-09", "DUR-13", "RC-02")

@@ -80,7 +80,7 @@ def test_ipv6_host_sets_flag_and_adds_twelve_bytes(tmp_path: Path) -> None:
 def test_flags_of_ipv6_hosts_are_cleared_in_records_with_ipv4_hosts(tmp_path: Path, flags: int) -> None:
     store = opened(tmp_path)
     claims = message(sys_flag=flags)
-    puts = [store.put(claims), store.put_batch([claims]), store.put_entries(claims, [(b"body", b"", 0)])]
+    puts = [store.put(claims), store.put_batch(claims, [(b"body", b"", 0)])]
     for put in puts:
         found = decode_record(store.read_record(put.physical_offset) or b"", check_crc=True)
         assert (found.sys_flag, found.born_host, found.store_host) == (flags & 1, CLIENT, BROKER)
@@ -216,7 +216,10 @@ def test_number_beyond_its_field_appends_nothing(tmp_path: Path, more: dict[str,
     store = opened(tmp_path)
     store.put(message())
     end = store.log.end
-    for refused in (store.put(message(**more)), store.put_batch([message(), message(**more)])):
+    for refused in (
+        store.put(message(**more)),
+        store.put_batch(message(**more), [(b"", b"", 0), message(**more).entry]),
+    ):
         assert refused.status is PutStatus.CREATE_MAPPED_FILE_FAILED and "does not fit its field" in refused.reason
     assert store.log.end == end and store.put(message(flag=(1 << 31) - 1)).queue_offset == 1
     asyncio.run(store.stop())
@@ -274,19 +277,6 @@ def test_pages_near_the_end_of_the_current_file_stay_resident(tmp_path: Path, mo
         store.log.forget_pages(flushed)
         assert released == expected, flushed
     monkeypatch.undo()
-    asyncio.run(store.stop())
-
-
-def test_encoded_hosts_and_topics_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "_HOSTS_MAX", 2)
-    monkeypatch.setattr(commit_log, "_TOPICS_MAX", 2)
-    store = opened(tmp_path)
-    for n in range(20):
-        born = Host(f"10.0.0.{n % 7}", n)
-        at = store.put(message(b"%d" % n, f"topic-{n % 5}", born_host=born)).physical_offset
-        found = decode_record(store.read_record(at) or b"")
-        assert (found.topic, found.born_host, found.store_host) == (f"topic-{n % 5}", born, BROKER)
-        assert len(store.log._hosts) <= 3 and len(store.log._topics) <= 3
     asyncio.run(store.stop())
 
 

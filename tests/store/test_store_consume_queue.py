@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -12,12 +13,12 @@ import pytest
 from small_store import CL, CQ, NOW_MS, bodies, message, opened
 
 from saturnmq.protocol.errors import CorruptRecord
-from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, QueueOffset
 from saturnmq.store import GetStatus
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name
-from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, write_pending
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit, write_pending
 from saturnmq.store.queue.queues import QueueTable
 
 FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
@@ -323,17 +324,15 @@ def test_on_append_runs_after_queue_and_index_are_updated(tmp_path: Path) -> Non
     store = opened(tmp_path, clock=lambda: NOW_MS)
     seen: list[tuple[object, ...]] = []
 
-    def appended(topic: str, queue: int, next_offset: int, code: int) -> None:
-        unit = store.queues.by_key[topic, queue].unit(next_offset - 1)
-        found = len(store.query(topic, f"k{next_offset - 1}", 9, NOW_MS, NOW_MS).records)
-        seen.append((topic, queue, next_offset, code, unit, found, len(bodies(store, topic, queue))))
+    def appended(topic: str, queue: int, offset: QueueOffset, units: Sequence[Unit]) -> None:
+        unit = store.queues.by_key[topic, queue].unit(offset)
+        found = len(store.query(topic, f"k{offset}", 9, NOW_MS, NOW_MS).records)
+        seen.append((topic, queue, offset, units, unit, found, len(bodies(store, topic, queue))))
 
     store.on_append = appended
     results = [store.put(message(queue=3, properties=b"TAGS\x01TagA\x02KEYS\x01k%d" % n)) for n in range(2)]
-    assert seen == [
-        ("T", 3, n + 1, 2598919, (result.physical_offset, result.size, 2598919), 1, n + 1)
-        for n, result in enumerate(results)
-    ]
+    units = [(result.physical_offset, result.size, 2598919) for result in results]
+    assert seen == [("T", 3, n, [unit], unit, 1, n + 1) for n, unit in enumerate(units)]
     asyncio.run(store.stop())
 
 

@@ -123,7 +123,7 @@ def test_record_with_torn_properties_is_dropped(tmp_path: Path, lost: str) -> No
 def test_put_rejects_properties_that_look_torn(tmp_path: Path, properties: bytes) -> None:
     store = opened(tmp_path)
     assert store.put(message(b"", properties=properties)).status is PutStatus.MESSAGE_ILLEGAL
-    assert store.put_batch([message(b"", properties=properties)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_batch(message(b""), [(b"", properties, 0)]).status is PutStatus.MESSAGE_ILLEGAL
     accepted = store.put(message(b"zero inside", properties=b"name\x01a\0b"))
     killed(store)
     store = opened(tmp_path)

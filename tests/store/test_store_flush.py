@@ -97,7 +97,7 @@ def test_unit_that_does_not_follow_stops_the_store(tmp_path: Path) -> None:
     queue = store.queues.by_key["T", 0]
     gap = message()
     gap.queue_offset, gap.physical_offset, gap.store_bytes = 5, 200, 100
-    store.dispatch(queue, gap, 0)
+    store.dispatch(queue, gap)
     assert store.failure is not None and "consume queue T/0 is missing units before 5" in store.failure.message
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE and not store.writable
     store.close_files()
@@ -135,7 +135,7 @@ def test_first_refusal_and_one_failed_put_a_second_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("saturnmq.store.store.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("saturnmq.store.store.monotonic", lambda: now[0])
     store = opened(tmp_path)
     for step in (0.0, 0.5, 0.4999, 0.0002, 5.0):
         now[0] += step
@@ -149,7 +149,7 @@ def test_first_refusal_and_one_failed_put_a_second_are_logged(
         "put refused count=1 reason=the disk is full"
     ]
     store.close_files()
-    assert store.put_batch([]).reason == "the batch is empty"
+    assert store.put_batch(message(), []).reason == "the batch is empty"
 
 
 @pytest.mark.spec("ST-10")
@@ -163,9 +163,9 @@ def test_store_time_never_goes_back(tmp_path: Path) -> None:
 def test_batch_cannot_be_part_of_a_transaction(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for flag in (4, 8, 12):
-        refused = store.put_batch([message(), message(sys_flag=flag)])
+        refused = store.put_batch(message(sys_flag=flag), [(b"", b"", 0)] * 2)
         assert refused.status is PutStatus.MESSAGE_ILLEGAL and "cannot be transactional" in refused.reason
-    assert store.log.end == 0 and store.put_batch([message(), message(sys_flag=1)]).status is PutStatus.PUT_OK
+    assert store.log.end == 0 and store.put_batch(message(sys_flag=1), [(b"", b"", 0)] * 2).status is PutStatus.PUT_OK
     store.close_files()
 
 

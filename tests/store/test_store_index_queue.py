@@ -114,7 +114,7 @@ def test_a_slice_of_index_work_is_bounded_by_its_keys(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(store.index, "put_many", counted)
     raw = b"KEYS\x01" + b" ".join(b"%x" % (n % 16) for n in range(64))
-    store.put_batch([message(b"%d" % n, properties=raw) for n in range(1000)])
+    store.put_batch(message(), [(b"%d" % n, raw, 0) for n in range(1000)])
     assert store.index_queue.put_all() and sum(slices) == 64_000 and max(slices) < 1000
     asyncio.run(store.stop())
 
@@ -127,8 +127,8 @@ FLOOD = b"KEYS\x01" + b" ".join(b"%02d" % n for n in range(64))
 def flood(store: MessageStore, batches: int = 1, count: int = 200) -> None:
     """Put batches of messages with 64 keys each, and after each a message of an honest client."""
     for number in range(batches):
-        batch = [message(b"%d" % n, "H", properties=FLOOD) for n in range(count)]
-        assert store.put_batch(batch).status is PutStatus.PUT_OK
+        batch = [(b"%d" % n, FLOOD, 0) for n in range(count)]
+        assert store.put_batch(message(topic="H"), batch).status is PutStatus.PUT_OK
         honest = store.put(message(b"%d" % number, properties=b"UNIQ_KEY\x01u%d\x02KEYS\x01order" % number))
         assert honest.status is PutStatus.PUT_OK, "an honest send is acknowledged"
 
@@ -193,7 +193,7 @@ def test_index_that_cannot_keep_up_lags_and_rejects_no_message(
 async def test_keys_count_in_what_may_wait_for_the_index(tmp_path: Path, slow: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path, **BIG)
     assert store.index_queue is not None
-    store.put_batch([message(properties=b"KEYS\x01" + b"k" * (len(FLOOD) - 5)) for _ in range(300)])
+    store.put_batch(message(), [(b"", b"KEYS\x01" + b"k" * (len(FLOOD) - 5), 0)] * 300)
     assert not store.index_queue.lagging
     flood(store)
     assert store.index_queue.lagging

@@ -390,7 +390,7 @@ async def test_sync_of_the_log_that_fails_is_raised_by_the_write(tmp_path: Path)
     noted = store.checkpoint.note
     with pytest.raises(FlushFailed, match="errno 5"):
         await store._maintenance.write_all()
-    assert store.checkpoint.note is noted and ("T", 0) in store.queues._dirty
+    assert store.checkpoint.note is noted and ("T", 0) in store.queues.dirty
     await store.abort()
 
 
@@ -513,7 +513,8 @@ async def test_last_put_shows_that_the_clock_is_right(tmp_path: Path, stored: bo
     store = await filled(tmp_path, delete_pause_ms=0, delete_queue_pause_ms=0)
     store.disk_usage = lambda: Usage(80, 80, 80)  # type: ignore[method-assign]
     touch(store, 0)
-    store.last_store_ms = store.last_store_ms if stored else 0
+    if not stored:
+        store._last_store_ms = 0
     await store.clean()
     assert len(store.log.files) == left, "only the files' times, of 1970, are known otherwise"
     await store.stop()

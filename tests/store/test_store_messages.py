@@ -194,27 +194,23 @@ def test_prepared_and_rollback_messages_take_no_queue_offset(tmp_path: Path) -> 
 def test_batch_is_contiguous_in_one_file_or_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"x" * 3000))
-    result = store.put_batch([message(b"%d" % n * 300) for n in range(3)])
+    result = store.put_batch(message(), [(b"%d" % n * 300, b"", 0) for n in range(3)])
     assert result.physical_offsets[0] == CL
     assert [o // CL for o in result.physical_offsets] == [1, 1, 1]
     assert result.queue_offset == 1 and len(result.message_ids) == 3
-    too_big = store.put_batch([message(b"x" * 2000), message(b"y" * 2000)])
+    too_big = store.put_batch(message(), [(b"x" * 2000, b"", 0)] * 2)
     assert too_big.status is PutStatus.MESSAGE_ILLEGAL
-    assert store.put_batch([]).status is PutStatus.MESSAGE_ILLEGAL
-    assert store.put_batch([message(sys_flag=4)]).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_batch(message(), []).status is PutStatus.MESSAGE_ILLEGAL
+    assert store.put_batch(message(sys_flag=4), [(b"", b"", 0)]).status is PutStatus.MESSAGE_ILLEGAL
     assert store.max_offset("T", 0) == 4
     closed(store)
 
 
 @pytest.mark.spec("ST-16")
-@pytest.mark.parametrize("by", ["messages", "entries"])
-def test_batch_has_one_store_time_though_the_clock_advances(tmp_path: Path, by: str) -> None:
+def test_batch_has_one_store_time_though_the_clock_advances(tmp_path: Path) -> None:
     clock = itertools.count(1_700_000_000_000, 1000)
     store = opened(tmp_path, clock=lambda: next(clock))
-    if by == "messages":
-        result = store.put_batch([message(b"%d" % n) for n in range(3)])
-    else:
-        result = store.put_entries(message(), [(b"%d" % n, b"", 0) for n in range(3)])
+    result = store.put_batch(message(), [(b"%d" % n, b"", 0) for n in range(3)])
     records = [decode_record(store.read_record(offset) or b"") for offset in result.physical_offsets]
     assert [record.body for record in records] == [b"0", b"1", b"2"]
     assert {record.store_timestamp_ms for record in records} == {result.store_timestamp_ms}

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import Host, Message
-from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
-from saturnmq.store.log.log import AppendRefused
+from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StoreProfile, StoreSettings
+from saturnmq.store.log.log import AppendRefused, Group
+from saturnmq.store.queue.consume_queue import ConsumeQueue
 
 
 def opened(folder: Path, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> MessageStore:
@@ -23,7 +25,7 @@ def opened(folder: Path, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> Me
 
 
 def message(body: bytes, **more: int) -> Message:
-    return Message("T", body, b"", 0, store_host=Host("127.0.0.1", 1), **more)
+    return Message("T", body, store_host=Host("127.0.0.1", 1), **more)
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
@@ -31,20 +33,20 @@ async def test_puts_of_one_iteration_are_appended_together(flush: FlushDiskType,
     store = opened(tmp_path, flush)
     completed: list[tuple[bytes, PutStatus, str]] = []
     batches: list[int] = []
-    append_all = store.log.append_all
+    append = store.log.append
 
-    def counted(messages: list[Message]) -> int:
-        batches.append(len(messages))
-        return append_all(messages)
+    def counted(groups: Sequence[Group]) -> Any:
+        batches.append(len(groups))
+        return append(groups)
 
-    store.log.append_all = counted  # type: ignore[method-assign, assignment]
+    store.log.append = counted  # type: ignore[method-assign]
     done = asyncio.Event()
     for body in (b"a", b"b", b"c"):
         store.put_soon(message(body), lambda status, reason, body=body: completed.append((body, status, reason)))
     store.put_soon(message(b"d"), lambda *_: done.set())
     assert not completed and not batches
     assert store.put(message(b"last")).queue_offset == 4  # a put through another method follows
-    assert batches == [4]
+    assert batches == [4, 1]
     async with asyncio.timeout(20):
         await done.wait()
     assert completed == [(body, PutStatus.PUT_OK, "") for body in (b"a", b"b", b"c")]
@@ -58,7 +60,7 @@ def test_batch_with_number_out_of_range_appends_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message(b"before"))
     end = store.log.end
-    refused = store.put_batch([message(b"a"), message(b"b", flag=1 << 31)])
+    refused = store.put_batch(message(b""), [(b"a", b"", 0), (b"b", b"", 1 << 31)])
     assert refused.status is not PutStatus.PUT_OK and "does not fit its field" in refused.reason
     assert store.log.end == end and store.max_offset("T", 0) == 1
     assert store.put(message(b"after")).queue_offset == 1
@@ -123,11 +125,11 @@ async def test_failed_append_is_repeated_one_by_one_if_one_put_is_the_cause(
     store = opened(tmp_path)
     append_all, sizes = store.append_all, []
 
-    def failing(messages: Sequence[Message], queues: Sequence[Any]) -> int:
-        sizes.append(len(messages))
-        if any(one.body == b"bad" for one in messages):
+    def failing(groups: Sequence[Group]) -> PutResult:
+        sizes.append(len(groups))
+        if any(one.body == b"bad" for one, _ in groups):
             raise error
-        return append_all(messages, queues)
+        return append_all(groups)
 
     monkeypatch.setattr(store, "append_all", failing)
     puts = Puts(store)
@@ -139,20 +141,31 @@ async def test_failed_append_is_repeated_one_by_one_if_one_put_is_the_cause(
     await store.stop()
 
 
-async def test_queue_that_cannot_be_created_fails_one_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("no queue"), PutStatus.UNKNOWN_ERROR), (StoreError("no queue"), PutStatus.CREATE_MAPPED_FILE_FAILED)],
+)
+async def test_queue_that_cannot_be_created_fails_one_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: PutStatus
+) -> None:
     store = opened(tmp_path)
-    target_of = store.target_of
+    get_or_make = store.queues.get_or_make
 
-    def failing(one: Message) -> Any:
-        if one.body == b"bad":
-            raise ValueError("no queue")
-        return target_of(one)
+    def failing(topic: str, queue_id: int) -> ConsumeQueue:
+        if queue_id:
+            raise error
+        return get_or_make(topic, queue_id)
 
-    monkeypatch.setattr(store, "target_of", failing)
+    monkeypatch.setattr(store.queues, "get_or_make", failing)
     puts = Puts(store)
-    puts.add(message(b"bad"), message(b"good"))
+    puts.add(message(b"good"), message(b"bad", queue_id=1), message(b"better"))
     await asyncio.sleep(0)
-    assert puts.outcomes == [(b"bad", PutStatus.UNKNOWN_ERROR, "no queue"), (b"good", PutStatus.PUT_OK, "")]
+    assert puts.outcomes == [
+        (b"good", PutStatus.PUT_OK, ""),
+        (b"bad", status, "no queue"),
+        (b"better", PutStatus.PUT_OK, ""),
+    ]
+    assert store.put(message(b"next")).queue_offset == 2
     await store.stop()
 
 
@@ -160,9 +173,9 @@ async def test_large_puts_of_one_iteration_are_several_appends(tmp_path: Path, m
     store = opened(tmp_path)
     append_all, sizes = store.append_all, []
 
-    def counted(messages: Sequence[Message], queues: Sequence[Any]) -> int:
-        sizes.append([len(one.body) for one in messages])
-        return append_all(messages, queues)
+    def counted(groups: Sequence[Group]) -> PutResult:
+        sizes.append([len(one.body) for one, _ in groups])
+        return append_all(groups)
 
     monkeypatch.setattr(store, "append_all", counted)
     puts = Puts(store)

@@ -92,7 +92,7 @@ def written(path: Path, *keys: tuple[str, int]) -> None:
     queues = table(path)
     for key in keys:
         assert queues.get_or_make(*key).append(0, 0, 100, 7)
-        queues.mark_dirty(key)
+        queues.dirty.add(key)
     todo = queues.round(0)
     todo.write(queues.disk, queues.list_file)
     todo.finish()

@@ -49,7 +49,7 @@ async def killed_store(root: Path, count: int, batch: bool = False) -> PLACE:
     places: PLACE = []
     if batch:
         common = message(0)
-        result = store.put_entries(common, [(bytes(m.body), m.properties_raw, 0) for m in map(message, range(count))])
+        result = store.put_batch(common, [(bytes(m.body), m.properties_raw, 0) for m in map(message, range(count))])
         assert await store.wait_confirmed(result) is PutStatus.PUT_OK
         ends = (*result.physical_offsets[1:], result.end_offset)
         places = [(at, end - at) for at, end in zip(result.physical_offsets, ends, strict=True)]

@@ -36,7 +36,7 @@ def test_unwritable_store_rejects_puts_with_reason(tmp_path: Path) -> None:
     failed.stop_writing(FlushFailed("flush of the commit log failed"))
     answer = failed.put(message())
     assert (answer.status, answer.reason) == (REFUSED, "flush of the commit log failed")
-    assert failed.put_batch([message()]).status is REFUSED and not failed.writable
+    assert failed.put_batch(message(), [message().entry]).status is REFUSED and not failed.writable
     failed.close_files()
 
 

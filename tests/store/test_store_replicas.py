@@ -8,7 +8,8 @@ import pytest
 from small_store import message, opened
 
 from saturnmq.store import FlushDiskType, PutStatus
-from saturnmq.store.log.log import Confirmed, Position
+from saturnmq.store.log.log import Position
+from saturnmq.store.results import Confirmed
 
 OK, DISK, SLAVE = PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT
 

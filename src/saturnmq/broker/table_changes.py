@@ -32,14 +32,12 @@ from saturnmq.protocol.errors import BodyError, ResponseError, StoreError, respo
 from saturnmq.protocol.message import Message
 from saturnmq.replication.dledger.change_entries import Change, Kind, change_message
 from saturnmq.replication.dledger.member import GroupMember
-from saturnmq.store import PutResult, PutStatus, StateFile
-from saturnmq.store.log.log import AppendRefused
+from saturnmq.store import PutStatus, StateFile
 from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
 SAVE_RETRY_SECONDS: Final = 1.0
-_TIMEOUT_MS: Final = 5000  # never reached: the group answers every proposal earlier
 
 
 class _Undecided:
@@ -138,18 +136,13 @@ class TableChanges:
         if not self._group.serving:
             return
         store, message = self._group.store, change_message(change, self._clock_ms())
-        target = store.target_of(message)
-        if isinstance(target, PutResult):
-            raise _refused(change, target.status, target.reason)
-        try:
-            position = store.append_all([message], [target])
-        except StoreError as error:
-            status = error.status if isinstance(error, AppendRefused) else PutStatus.UNKNOWN_ERROR
-            raise _refused(change, status, error.message) from error
+        result = store.put(message)
+        if result.status is not PutStatus.PUT_OK:
+            raise _refused(change, result.status, result.reason)
         entry = _Undecided(change, message, undo)
         self._undecided.append(entry)
         self._last[change.kind, change.name] = entry
-        store.log.when_confirmed(position, _TIMEOUT_MS, lambda status, _: entry.answer(status))
+        store.when_confirmed(result, lambda status, _: entry.answer(status))
 
     @property
     def any_undecided(self) -> bool:

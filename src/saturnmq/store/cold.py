@@ -11,51 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.log.log import ReadableLog
-from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES
-from saturnmq.store.queue.queues import QueueTable
+from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 
 RECENT_BYTES: Final = 64 << 20  # the end of the log was written just now, and is in the page cache
 _GAP_BYTES: Final = 16_384
 _BYTES_MAX: Final = 1 << 20  # records read ahead for one get
 
 
-class ColdReadStore(Protocol):
-    """The store that is read."""
-
-    disk: Disk
-    queues: QueueTable
-
-    @property
-    def log(self) -> ReadableLog: ...
-
-
 def cold_read(
-    store: ColdReadStore, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
+    disk: Disk, commit_log: ReadableLog, queue: ConsumeQueue | None, offset: QueueOffset, max_count: int, bytes_max: int
 ) -> Callable[[], None] | None:
     """Work for a thread so that a get of these records does not wait for the disk; None if it does not anyway.
 
     Raises StoreError, CorruptRecord.
     """
-    commit_log = store.log
     recent = commit_log.end - RECENT_BYTES
     if recent <= commit_log.first_position:
         return None
-    queue = store.queues.by_key.get((topic, queue_id))
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
     bytes_max = bytes_max or _BYTES_MAX
     if not queue.is_cached(offset, max_count):
-        return partial(_read_queue, store, queue.place_of(offset), max_count * UNIT_BYTES, bytes_max)
+        units_bytes = max_count * UNIT_BYTES
+        return partial(_read_queue, disk, commit_log, queue.place_of(offset), units_bytes, bytes_max)
     extents = _extents_of(queue.read(offset, max_count), recent, bytes_max)
     if all(file.is_cached(at, size) for file, at, size in _in_files(commit_log, extents)):
         return None
-    return partial(_read_records, store, extents)
+    return partial(_read_records, commit_log, extents)
 
 
 def _extents_of(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:
@@ -96,18 +84,20 @@ def _in_files(
             physical = PhysicalOffset(stop)
 
 
-def _read_queue(store: ColdReadStore, location: tuple[Path, int], size_bytes: int, bytes_max: int) -> None:
+def _read_queue(
+    disk: Disk, commit_log: ReadableLog, location: tuple[Path, int], size_bytes: int, bytes_max: int
+) -> None:
     """In a thread: read units from their file, then their records."""
     path, at = location
     try:
-        units = store.disk.read_file(path, at, size_bytes)
+        units = disk.read_file(path, at, size_bytes)
     except OSError:
         return  # deleted meanwhile; the get finds out
     whole = len(units) - len(units) % UNIT_BYTES
-    _read_records(store, _extents_of(units[:whole], store.log.end, bytes_max))
+    _read_records(commit_log, _extents_of(units[:whole], commit_log.end, bytes_max))
 
 
-def _read_records(store: ColdReadStore, extents: list[tuple[PhysicalOffset, int]]) -> None:
+def _read_records(commit_log: ReadableLog, extents: list[tuple[PhysicalOffset, int]]) -> None:
     """In a thread: read records into the page cache."""
-    for file, at, size in _in_files(store.log, extents):
+    for file, at, size in _in_files(commit_log, extents):
         file.warm(at, size)

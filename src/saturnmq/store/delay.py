@@ -9,10 +9,14 @@ from functools import lru_cache
 from typing import Final
 
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, PropertyKey
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.properties import find_last_bytes, tags_code
 
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNKNOWN_LEVEL_MS: Final = 1000
+_WAKE: Final = f"{PropertyKey.TIMER_WAKE_MS}\x01".encode()
+_DELAY: Final = f"{PropertyKey.DELAY}\x01".encode()
+TIMED_TOPICS: Final = frozenset((TIMER_TOPIC, SCHEDULE_TOPIC))
+_DIGITS_MAX: Final = 15
 
 
 @lru_cache(maxsize=16)
@@ -32,21 +36,25 @@ def due_ms(level: int, stored_ms: int, levels: tuple[int, ...]) -> int:
     return stored_ms + (levels[level - 1] if is_defined else UNKNOWN_LEVEL_MS)
 
 
-def wake_ms(message: Message) -> int:
+def wake_ms(properties_raw: bytes) -> int:
     """Time (Unix ms) at which a message of the timer topic is next examined; 0 if the property is missing or malformed."""
-    text = message.properties.get(PropertyKey.TIMER_WAKE_MS, "")
-    return int(text[:15]) if text.isascii() and text.isdigit() else 0
+    return _number(properties_raw, _WAKE)
 
 
-def delivery_code(message: Message, levels_text: str) -> int | None:
-    """The delivery time stored instead of the tags code of a delayed message (CQ-03); None for any other message."""
-    if message.topic == TIMER_TOPIC:
-        return wake_ms(message)
-    if message.topic != SCHEDULE_TOPIC:
-        return None
-    text = message.properties.get(PropertyKey.DELAY, "")
-    level = int(text) if text.isascii() and text.isdigit() else 0
+def unit_code(topic: str, properties_raw: bytes, stored_ms: int, levels_text: str) -> int:
+    """The code of a consume queue unit: of the message's tags, or for a delayed one the time of its delivery (CQ-02, CQ-03)."""
+    if topic not in TIMED_TOPICS:
+        return tags_code(properties_raw)
+    if topic == TIMER_TOPIC:
+        return wake_ms(properties_raw)
+    level = _number(properties_raw, _DELAY)
     if level <= 0:
-        return None
+        return tags_code(properties_raw)
     levels = delay_levels(levels_text)
-    return due_ms(min(level, len(levels)), message.store_timestamp_ms, levels)
+    return due_ms(min(level, len(levels)), stored_ms, levels)
+
+
+def _number(properties_raw: bytes, start: bytes) -> int:
+    """The number in a property, which another broker may have written as it liked; 0 if there is none."""
+    digits = find_last_bytes(properties_raw, start)[:_DIGITS_MAX]
+    return int(digits) if digits.isdigit() else 0

@@ -8,33 +8,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol, TypeAlias
 
-from saturnmq.protocol.message import Message
-from saturnmq.store.log.log import AppendRefused, Confirmed, Position
-from saturnmq.store.queue.consume_queue import ConsumeQueue
-from saturnmq.store.replicas import Store
-from saturnmq.store.results import PutResult, PutStatus
+from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.message import Entry, Message
+from saturnmq.store.log.log import AppendRefused, Group, Log
+from saturnmq.store.results import Confirmed, PutResult, PutStatus
 
 log = logging.getLogger(__name__)
+
+_Proposed: TypeAlias = tuple[Message, Confirmed]
 
 PROPOSAL_BYTES: Final = 65_536  # of bodies per proposal, so that early puts do not wait for entries of a later push
 
 
-class ProposalTarget(Store, Protocol):
+class ProposalTarget(Protocol):
     """The store that a batch appends to."""
 
-    def target_of(self, message: Message) -> ConsumeQueue | PutResult | None: ...
+    log: Log
 
-    def append_all(self, messages: Sequence[Message], queues: Sequence[ConsumeQueue | None]) -> Position: ...
+    def refusal_of(self, message: Message, entries: Sequence[Entry]) -> PutResult | None: ...
 
+    def append_all(self, groups: Sequence[Group]) -> PutResult: ...
 
-class _Proposed(NamedTuple):
-    """A message, its completion callback, and its consume queue, if it has one."""
+    def put_failed(self, error: StoreError) -> PutResult: ...
 
-    message: Message
-    callback: Confirmed
-    queue: ConsumeQueue | None
+    def when_confirmed(self, result: PutResult, callback: Confirmed) -> None: ...
 
 
 class ProposalBatch:
@@ -42,7 +41,7 @@ class ProposalBatch:
 
     def __init__(self, store: ProposalTarget) -> None:
         self._store = store
-        self.waiting: list[tuple[Message, Confirmed]] = []
+        self.waiting: list[_Proposed] = []
 
     def add(self, message: Message, callback: Confirmed) -> None:
         """Add a put; it is appended at the end of this event-loop iteration, or before a put through another method."""
@@ -52,55 +51,41 @@ class ProposalBatch:
 
     def propose(self) -> None:
         """Append the collected puts in order."""
-        if not self.waiting:
-            return
         waiting, self.waiting = self.waiting, []
         ready: list[_Proposed] = []
         for message, callback in waiting:
-            target = self._target(message)
-            if isinstance(target, PutResult):
-                _complete(callback, target.status, target.reason)
+            refused = self._store.refusal_of(message, (message.entry,))
+            if refused is None:
+                ready.append((message, callback))
             else:
-                ready.append(_Proposed(message, callback, target))
+                _complete(callback, refused.status, refused.reason)
         for part in _parts(ready):
             self._propose(part)
         if ready:
             self._store.log.start_flush()
 
-    def _target(self, message: Message) -> ConsumeQueue | PutResult | None:
-        try:
-            return self._store.target_of(message)
-        except Exception as error:
-            return _failed(1, error)
-
     def _propose(self, part: list[_Proposed]) -> None:
-        store = self._store
+        store, single = self._store, True
         try:
-            position = store.append_all([proposed.message for proposed in part], [proposed.queue for proposed in part])
-        except AppendRefused as error:
-            refused, single = PutResult(error.status, reason=error.message), error.single
+            result = store.append_all([(message, (message.entry,)) for message, _ in part])
+        except StoreError as error:
+            result, single = store.put_failed(error), not isinstance(error, AppendRefused) or error.single
         except Exception as error:  # the senders wait for a result
-            refused, single = _failed(len(part), error), True
-        else:
-            if store.confirms_at_once:
-                _complete_all(part, PutStatus.PUT_OK, "")
-            else:
-                timeout_ms = store.settings.sync_flush_timeout_ms
-                store.log.when_confirmed(position, timeout_ms, lambda *outcome: _complete_all(part, *outcome))
-            return
-        if single and len(part) > 1:
+            log.exception("append failed messages=%s", len(part))
+            result = PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        if result.status is not PutStatus.PUT_OK and single and len(part) > 1:
             for proposed in part:
                 self._propose([proposed])
         else:
-            _complete_all(part, refused.status, refused.reason)
+            store.when_confirmed(result, lambda *outcome: _complete_all(part, *outcome))
 
 
 def _parts(ready: list[_Proposed]) -> Iterator[list[_Proposed]]:
     part: list[_Proposed] = []
     size = 0
-    for proposed in ready:
-        part.append(proposed)
-        size += len(proposed.message.body)
+    for message, callback in ready:
+        part.append((message, callback))
+        size += len(message.body)
         if size >= PROPOSAL_BYTES:
             yield part
             part, size = [], 0
@@ -108,14 +93,9 @@ def _parts(ready: list[_Proposed]) -> Iterator[list[_Proposed]]:
         yield part
 
 
-def _failed(count: int, error: Exception) -> PutResult:
-    log.exception("append failed messages=%s", count)
-    return PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
-
-
 def _complete_all(part: list[_Proposed], status: PutStatus, reason: str) -> None:
-    for proposed in part:
-        _complete(proposed.callback, status, reason)
+    for _, callback in part:
+        _complete(callback, status, reason)
 
 
 def _complete(callback: Confirmed, status: PutStatus, reason: str) -> None:

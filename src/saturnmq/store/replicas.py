@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from saturnmq.store.log.log import Confirmed, Log, Position
-from saturnmq.store.results import PutStatus
-from saturnmq.store.settings import StoreSettings
+from saturnmq.store.log.log import Position
+from saturnmq.store.results import Confirmed, PutStatus
 
 
 class ReplicaAcks(Protocol):
@@ -22,7 +21,7 @@ class ReplicaAcks(Protocol):
         """More records can be sent, for which puts wait."""
 
 
-class _DiskAndReplica:
+class DiskAndReplica:
     """Two outcomes; a bad one of the replica counts more than one of the disk (SW-02)."""
 
     __slots__ = ("_callback", "_disk", "_replica", "_replicas")
@@ -46,26 +45,3 @@ class _DiskAndReplica:
     def _complete(self) -> None:
         if self._disk is not None and self._replica is not None:
             self._callback(*(self._disk if self._replica[0] is PutStatus.PUT_OK else self._replica))
-
-
-class Store(Protocol):
-    """The store that a record was put to."""
-
-    @property
-    def log(self) -> Log: ...
-
-    @property
-    def settings(self) -> StoreSettings: ...
-
-    @property
-    def confirms_at_once(self) -> bool: ...
-
-
-def when_replicated(store: Store, replicas: ReplicaAcks, position: Position, callback: Confirmed) -> None:
-    """Run the callback once, when a replica and, with SYNC_FLUSH, this disk have everything before the position, or failed."""
-    if store.confirms_at_once:
-        replicas.when_acknowledged(position, callback)
-        return
-    confirmation = _DiskAndReplica(replicas, callback)
-    store.log.when_confirmed(position, store.settings.sync_flush_timeout_ms, confirmation.on_disk)
-    replicas.when_acknowledged(position, confirmation.on_replica)

@@ -5,9 +5,12 @@ Requirements: ST-15, BP-02..BP-05.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import Protocol, TypeAlias
 
+from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
 
 
@@ -26,9 +29,27 @@ class PutStatus(Enum):
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
+Confirmed: TypeAlias = Callable[[PutStatus, str], object]
+"""Receives the outcome of a wait, PUT_OK if the position is confirmed, and the reason if it is not."""
+
+
+class Answer(Protocol):
+    """The answer of a group to one append.
+
+    A position does not identify an append there: the entry of a deposed leader can be replaced by another one at the same offset,
+    and only the first is the one that was asked about.
+    """
+
+    def then(self, callback: Confirmed) -> None:
+        """Run the callback once with the outcome, at once if it is there already."""
+
+
 @dataclass(slots=True)
 class PutResult:
-    """Status of a put and, for a stored message, its position. size in bytes; a flush that reaches end_offset covers it."""
+    """Status of a put and, for stored messages, their positions; offsets of the first one, size of all in bytes.
+
+    A flush that reaches end_offset covers them. answer: of the group that confirms them, if there is one.
+    """
 
     status: PutStatus
     physical_offset: PhysicalOffset = NO_PHYSICAL_OFFSET
@@ -39,14 +60,12 @@ class PutResult:
     store_host: tuple[str, int] = ("0.0.0.0", 0)  # noqa: S104 - a value in a record, nothing is bound to it
     end_offset: PhysicalOffset = PhysicalOffset(0)
     reason: str = ""
+    answer: Answer | None = field(default=None, compare=False)
 
     @property
     def message_ids(self) -> list[str]:
         """Offset message ids, one per message."""
-        from saturnmq.protocol.ids import offset_message_id
-
-        offsets = self.physical_offsets or ((self.physical_offset,) if self.physical_offset >= 0 else ())
-        return [offset_message_id(self.store_host, offset) for offset in offsets]
+        return [offset_message_id(self.store_host, offset) for offset in self.physical_offsets]
 
 
 class GetStatus(StrEnum):

@@ -8,7 +8,7 @@ and index, and in recovery: find the end of the log first, then bring queues and
 
 Four offsets into the log describe the state, each at most the one before: the end of what was appended, what is confirmed,
 `dispatched` (queues and index cover every record before it), and the recovery point of the checkpoint, from which the next
-start reads the log. A record between `dispatched` and the end waits in `unconfirmed`; after a failure these are dropped, never
+start reads the log. A record between `dispatched` and the end waits in `_unconfirmed`; after a failure these are dropped, never
 half dispatched.
 
 Who confirms is the log's affair (`store/log/log.py`): this disk, the pool of buffers, a slave, or a Raft quorum. The store only
@@ -32,41 +32,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
+from itertools import count, repeat
+from time import monotonic, time_ns
 from typing import Final, TypeAlias
 
-from saturnmq.protocol.codes import NAME_LENGTH_MAX, SCHEDULE_TOPIC, TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import NAME_LENGTH_MAX, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import FlushFailed, ResourceExhausted, SaturnError, StoreError
-from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, Message
-from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
+from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Entry, Message
+from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
-from saturnmq.slices import Steps, completed
-from saturnmq.store import batch, cold, reading
 from saturnmq.store.append_watch import AppendWatch
-from saturnmq.store.batch import Entry
-from saturnmq.store.delay import delivery_code
+from saturnmq.store.delay import TIMED_TOPICS, unit_code
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue, ReadLog
-from saturnmq.store.index.message_index import MessageIndex
+from saturnmq.store.index.message_index import MessageIndex, Record
 from saturnmq.store.log.commit_log import plain_log
-from saturnmq.store.log.log import AppendRefused, Confirmed, Log, Position, wait_confirmed
+from saturnmq.store.log.log import AppendRefused, Group, Log, Position, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage
 from saturnmq.store.proposals import ProposalBatch
-from saturnmq.store.queue.consume_queue import ConsumeQueue
+from saturnmq.store.queue.consume_queue import ConsumeQueue, QueueShare, Unit
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
+from saturnmq.store.reading import StoreReader
 from saturnmq.store.recovery import opening
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.recovery.hints import start_refusal
 from saturnmq.store.recovery.recover import SkipLog, messages_from
-from saturnmq.store.replicas import ReplicaAcks, when_replicated
-from saturnmq.store.results import GetResult, PutResult, PutStatus, QueryResult
+from saturnmq.store.replicas import DiskAndReplica, ReplicaAcks
+from saturnmq.store.results import Confirmed, PutResult, PutStatus
 from saturnmq.store.settings import FlushDiskType, StoreSettings
 
 log = logging.getLogger(__name__)
@@ -74,10 +72,13 @@ log = logging.getLogger(__name__)
 _REJECTIONS_PER_LOG_LINE: Final = 50_000
 _FAILED_PUT_LOG_S: Final = 1.0  # senders decide how many puts fail, so at most one log line in this time
 _ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn one after a crash (recover.is_torn)
-_PREPARED: Final = int(SysFlag.PREPARED)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
-_NOT_IN_QUEUE: Final = (_PREPARED, _ROLLBACK)
+_FIRST: Final = QueueOffset(0)
+_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), _ROLLBACK)
 
+
+_Appended: TypeAlias = tuple[ConsumeQueue | None, Message, QueueOffset, Unit, Record]
+"""A record in the log: its queue if consumers see it, its message (of a batch what it has in common), unit, and index record."""
 
 Recover: TypeAlias = Callable[["MessageStore", Callable[[int, int], None] | None], None]
 """Loads and recovers a store; see `recovery.opening.open_store`."""
@@ -85,15 +86,15 @@ Recover: TypeAlias = Callable[["MessageStore", Callable[[int, int], None] | None
 
 def wall_clock_ms() -> int:
     """Unix time in ms."""
-    return time.time_ns() // 1_000_000
+    return time_ns() // 1_000_000
 
 
-class MessageStore:
+class MessageStore(StoreReader):
     """The store of one broker; see docs/decisions/0001 for the interface.
 
     Callbacks, all on the event loop:
 
-    - on_append(topic, queue id, next queue offset, tags code): a message became visible.
+    - on_append(topic, queue id, queue offset, units): messages became visible, from this offset on.
     - on_failure(error): called once, when the store stops accepting messages because the disk failed.
     - read_log(offset): the messages of the log from there on, for an index that lags or is rebuilt.
     - replay_from(dispatched): the position from which recovery must read the log for what depends on it besides queues and index.
@@ -111,50 +112,50 @@ class MessageStore:
         disk: Disk | None = None,
     ) -> None:
         """log: where records are kept, a commit log by default. recover: loads the store over that log."""
-        self.settings = settings
-        self.on_append: Callable[[str, int, int, int], None] | None = None
+        disk = disk or Disk()
+        log = log or plain_log(settings, disk)
+        queues = QueueTable(
+            settings.consume_queue_dir,
+            settings.consume_queue_bytes,
+            disk,
+            settings.root / LIST_NAME,
+            lambda: log.first_position,
+            settings.queue_extension,
+            log_file_bytes=settings.commit_log_bytes,
+        )
+        index = None
+        if settings.message_index_enable:
+            index = MessageIndex(
+                settings.index_dir,
+                settings.index_slots,
+                settings.index_entries,
+                disk,
+                clock_ms,
+                allocate=settings.index_allocated,
+            )
+        super().__init__(settings, log, disk, queues, index)
+        self.on_append: Callable[[str, int, QueueOffset, Sequence[Unit]], None] | None = None
         self.on_failure: Callable[[SaturnError], None] | None = None
         self.append_watch = AppendWatch(settings.page_cache_busy_ms)
         self.bit_map: Callable[[str, bytes], bytes | None] | None = None
         self.replay_from: Callable[[PhysicalOffset], PhysicalOffset] = lambda dispatched: dispatched
         self.failure: SaturnError | None = None
-        self.disk = disk or Disk()
         self.clock_ms = clock_ms
         self._recover: Recover = recover or opening.open_store
-        self.log: Log = log or plain_log(settings, self.disk)
         self.quorum = self.log.quorum
         # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
         self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
         self.acknowledges_at_once = self.confirms_at_once  # not with SYNC_MASTER
         self.replicas: ReplicaAcks | None = None
-        self.queues = QueueTable(
-            settings.consume_queue_dir,
-            settings.consume_queue_bytes,
-            self.disk,
-            settings.root / LIST_NAME,
-            lambda: self.log.first_position,
-            settings.queue_extension,
-            log_file_bytes=settings.commit_log_bytes,
-        )
-        self.index: MessageIndex | None = None
-        if settings.message_index_enable:
-            self.index = MessageIndex(
-                settings.index_dir,
-                settings.index_slots,
-                settings.index_entries,
-                self.disk,
-                clock_ms,
-                allocate=settings.index_allocated,
-            )
         self.checkpoint = Checkpoint(settings.checkpoint_path, self.disk)
         self.reserve = Reserve(settings.root / "reserve", settings.reserve_bytes, self.disk)
         self.log.listen(self._flushed, self.stop_writing)
         # Why messages are rejected although the disk works: it is full, or the index cannot grow. Empty: accepted.
         self.refusal = ""
-        self.last_store_ms = 0
-        self.dispatched = PhysicalOffset(0)  # consume queues and index cover every record before this offset
+        self._last_store_ms = 0
+        self._dispatched = PhysicalOffset(0)
         skipped = SkipLog()
-        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self.dispatched, skipped)
+        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self._dispatched, skipped)
         self._maintenance = Maintenance(self)
         self.scrub = self._maintenance.scrub
         self._lock = LockFile(settings.root / "lock")
@@ -163,10 +164,8 @@ class MessageStore:
         self._failure_logged = -_FAILED_PUT_LOG_S  # time.monotonic() of the last log line about a failed put
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)
-        # Appended records that are not visible yet: end position, consume queue if consumers see it, message, tags code.
-        self.unconfirmed: deque[tuple[PhysicalOffset, ConsumeQueue | None, Message, int]] = deque()
+        self._unconfirmed: deque[_Appended] = deque()  # records that are not visible yet
         self.index_queue = IndexQueue(self.index, self) if self.index is not None else None
-        self.memory_bytes = capacity.memory_bytes() * settings.memory_percent_max // 100
 
     # ---- life cycle
 
@@ -274,47 +273,18 @@ class MessageStore:
 
     # ---- put
 
-    def put(self, message: Message, code: int | None = None) -> PutResult:
-        """Append one message. code, if given, replaces the tags code of its consume queue unit. Invalid input never raises."""
-        if self._proposals.waiting:
-            self._proposals.propose()
-        refused = self._refuse(message)
-        if refused is not None:
-            return refused
-        in_queue = (message.sys_flag & TRANSACTION_MASK) not in _NOT_IN_QUEUE
-        try:
-            queue = self.queues.by_key.get((message.topic, message.queue_id)) or self.queues.get_or_make(
-                message.topic, message.queue_id
-            )
-            queue_offset = queue.next_offset if in_queue else QueueOffset(0)
-            store_ms = self.next_store_ms()
-            began = time.monotonic()
-            end = self.log.append(message, queue_offset, store_ms)
-            self.append_watch.note(time.monotonic() - began)
-        except StoreError as error:
-            return self.put_failed(error)
-        if code is None:
-            code = tags_code(message.properties_raw) if message.tags_code is None else message.tags_code
-        if message.topic == SCHEDULE_TOPIC:
-            code = delivery_code(message, self.settings.message_delay_level) or code
-        if in_queue:
-            queue.next_offset = QueueOffset(queue_offset + 1)
-        if self._direct:
-            self.dispatch(queue if in_queue else None, message, code)
-            self.dispatched = end
-        else:
-            self.unconfirmed.append((end, queue if in_queue else None, message, code))
-            self.wake_flusher()
-        return PutResult(
-            PutStatus.PUT_OK,
-            message.physical_offset,
-            message.store_bytes,
-            queue_offset,
-            store_ms,
-            (),
-            message.store_host,
-            end,
-        )
+    def put(self, message: Message) -> PutResult:
+        """Append one message, which then has its offsets, store time and size. Invalid input never raises."""
+        return self.put_all(message, ((message.body, message.properties_raw, message.flag),))
+
+    def put_batch(self, message: Message, entries: Sequence[Entry]) -> PutResult:
+        """As `put_all`, for a client's batch, which is not empty and not transactional (ST-16, BAT-04)."""
+        if not entries:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
+        if message.sys_flag & TRANSACTION_MASK:
+            refused = self.refusal_of(message, entries)
+            return refused or PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
+        return self.put_all(message, entries)
 
     def put_soon(self, message: Message, callback: Confirmed) -> None:
         """Put a message together with the others of this event-loop iteration, with one append.
@@ -324,93 +294,78 @@ class MessageStore:
         """
         self._proposals.add(message, callback)
 
-    def put_batch(self, messages: list[Message]) -> PutResult:
-        """Append all messages or none, with consecutive queue offsets and one store time (ST-16, BAT-04, DL-A03, DL-B08)."""
-        if not messages:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
-        self._proposals.propose()
-        queues: list[ConsumeQueue | None] = []
-        for message in messages:
-            target = self.target_of(message)
-            if isinstance(target, PutResult):
-                return target
-            if message.sys_flag & TRANSACTION_MASK:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch cannot be transactional")
-            queues.append(target)
-        try:
-            end = self.append_all(messages, queues)
-        except StoreError as error:
-            return self.put_failed(error)
-        first, offsets = messages[0], tuple([message.physical_offset for message in messages])
-        return PutResult(
-            PutStatus.PUT_OK, offsets[0], sum([message.store_bytes for message in messages]), first.queue_offset,
-            first.store_timestamp_ms, offsets, first.store_host, end,
-        )  # fmt: skip
+    def put_all(self, message: Message, entries: Sequence[Entry]) -> PutResult:
+        """Append all entries or none, in order and with one store time (DL-A03, DL-B08). Invalid input never raises.
 
-    def target_of(self, message: Message) -> ConsumeQueue | PutResult | None:
-        """The consume queue of a message, None if it belongs to none, or the PutResult with which it is refused."""
-        refused = self._refuse(message)
+        message: what they have in common; afterwards it has the offsets, store time and size of the first one.
+        """
+        if self._proposals.waiting:
+            self._proposals.propose()
+        refused = self.refusal_of(message, entries)
         if refused is not None:
             return refused
-        if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
-            return None
         try:
-            return self.queues.get_or_make(message.topic, message.queue_id)
+            return self.append_all(((message, entries),))
         except StoreError as error:
             return self.put_failed(error)
 
-    def append_all(self, messages: Sequence[Message], queues: Sequence[ConsumeQueue | None]) -> Position:
-        """Append all messages or none, each with the next offset of its queue (DL-B05). Raises AppendRefused, StoreError."""
-        store_ms, numbered = self.next_store_ms(), 0
+    def append_all(self, groups: Sequence[Group]) -> PutResult:
+        """Append all groups or none, each with the next offsets of its queue (DL-B05). Raises AppendRefused, StoreError.
+
+        The only way into the log, whatever confirms a message: numbering, one append, and dispatch at once or on confirmation.
+        """
+        numbered: list[tuple[ConsumeQueue | None, Message, Sequence[Entry]]] = []
+        by_key, store_ms = self.queues.by_key, self.next_store_ms()
         try:
-            for message, queue in zip(messages, queues, strict=True):
-                message.queue_offset = QueueOffset(0)
-                if queue is not None:
-                    message.queue_offset = queue.next_offset
-                    queue.next_offset = QueueOffset(queue.next_offset + 1)
-                numbered += 1
-                message.store_timestamp_ms = store_ms
-            began = time.monotonic()
-            end = self.log.append_all(messages)
-            self.append_watch.note(time.monotonic() - began)
+            for message, entries in groups:
+                queue, number = None, _FIRST
+                if (message.sys_flag & TRANSACTION_MASK) not in _NOT_IN_QUEUE:
+                    topic, queue_id = message.topic, message.queue_id
+                    queue = by_key.get((topic, queue_id)) or self.queues.get_or_make(topic, queue_id)
+                    number = queue.next_offset
+                    queue.next_offset += len(entries)  # type: ignore[assignment]
+                numbered.append((queue, message, entries))
+                message.queue_offset, message.store_timestamp_ms = number, store_ms
+            began = monotonic()
+            extents, answer = self.log.append(groups)
+            self.append_watch.note(monotonic() - began)
         except BaseException:
-            for queue in queues[:numbered]:
+            for queue, _, entries in numbered:
                 if queue is not None:
-                    queue.next_offset = QueueOffset(queue.next_offset - 1)
+                    queue.next_offset -= len(entries)  # type: ignore[assignment]
             raise
-        for message, queue in zip(messages, queues, strict=True):
-            code, record_end = self.code_of(message), PhysicalOffset(message.physical_offset + message.store_bytes)
-            if self._direct:
-                self.dispatch(queue, message, code)
-                self.dispatched = record_end
-            else:
-                self.unconfirmed.append((record_end, queue, message, code))
-        self.wake_flusher()
-        return end
+        offsets: list[PhysicalOffset] = []
+        total, levels = 0, self.settings.message_delay_level
+        for queue, message, entries in numbered:
+            topic, number = message.topic, message.queue_offset
+            timed = topic in TIMED_TOPICS
+            units: list[Unit] = []
+            records: list[Record] = []
+            for _, raw, _ in entries:
+                physical, size = extents[len(offsets)]
+                code = unit_code(topic, raw, store_ms, levels) if timed else tags_code(raw)
+                units.append((physical, size, code))
+                records.append((topic, raw, physical, store_ms))
+                offsets.append(physical)
+                total += size
+            message.physical_offset, message.store_bytes, _ = units[0]
+            if not self._direct:
+                numbers = map(QueueOffset, count(number))
+                self._unconfirmed.extend(zip(repeat(queue), repeat(message), numbers, units, records, strict=False))
+                continue
+            shares = ((topic, message.queue_id, queue, number, units),) if queue is not None else ()
+            is_indexed = (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK
+            self.dispatch_units(shares, records if is_indexed else [], physical + size)  # type: ignore[arg-type]
+        if not self._direct:
+            self.wake_flusher()
+        message = groups[0][0]
+        return PutResult(
+            PutStatus.PUT_OK, offsets[0], total, message.queue_offset, store_ms, tuple(offsets), message.store_host,
+            self.log.end, "", answer,
+        )  # fmt: skip
 
-    def code_of(self, message: Message) -> int:
-        """Tags code of the message's consume queue unit; for a delayed message, its delivery time in ms."""
-        delivery_ms = delivery_code(message, self.settings.message_delay_level)
-        return tags_code(message.properties_raw) if delivery_ms is None else delivery_ms
-
-    def discard_unconfirmed(self) -> None:
-        """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
-        self.unconfirmed.clear()
-        for queue in self.queues.by_key.values():
-            queue.next_offset = queue.max_offset
-
-    def put_entries(self, common: Message, entries: Sequence[Entry]) -> PutResult:
-        """As `put_batch`, for messages that share all fields of common except body, properties and flag, given by the entries."""
-        if self._direct and entries and not common.sys_flag & TRANSACTION_MASK:
-            result = batch.put_entries(self, common, entries)
-            if result is not None:
-                return result
-        return self.put_batch(
-            [replace(common, body=body, properties_raw=properties, flag=flag) for body, properties, flag in entries]
-        )
-
-    def _refuse(self, message: Message) -> PutResult | None:
-        """The result that rejects a message which cannot be stored, else None (ST-03, ST-05, ST-06)."""
+    def refusal_of(self, message: Message, entries: Sequence[Entry]) -> PutResult | None:
+        """The result that rejects messages one of which cannot be stored, else None (ST-03, ST-05, ST-06)."""
         if self.log.refusal:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self.log.refusal)
         if not self._open or self.failure is not None or self.refusal:
@@ -419,23 +374,20 @@ class MessageStore:
                 log.warning("put refused count=%s reason=%s", self._refused + 1, reason)
             self._refused += 1
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
-        topic, body, properties = message.topic, len(message.body), len(message.properties_raw)
+        topic, limit = message.topic, self.settings.message_bytes_max
         if len(topic) > NAME_LENGTH_MAX or (not topic.isascii() and len(topic.encode()) > NAME_LENGTH_MAX):
-            return PutResult(
-                PutStatus.MESSAGE_ILLEGAL, reason=f"topic of {len(topic)} characters, at most {NAME_LENGTH_MAX}"
-            )
-        if properties > PROPERTIES_BYTES_MAX:
-            return PutResult(
-                PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                reason=f"properties of {properties} bytes, at most {PROPERTIES_BYTES_MAX}",
-            )
-        if b"\0" in message.properties_raw and (
-            message.properties_raw.endswith(b"\0") or _ZERO_SECTOR in message.properties_raw
-        ):
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="properties end with a zero byte, or have 512 in a row")
-        limit = self.settings.message_bytes_max
-        if body > limit:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"body of {body} bytes, at most {limit}")
+            reason = f"topic of {len(topic)} characters, at most {NAME_LENGTH_MAX}"
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
+        for body, raw, _ in entries:
+            if len(raw) > PROPERTIES_BYTES_MAX:
+                reason = f"properties of {len(raw)} bytes, at most {PROPERTIES_BYTES_MAX}"
+                return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason=reason)
+            if b"\0" in raw and (raw.endswith(b"\0") or _ZERO_SECTOR in raw):
+                reason = "properties end with a zero byte, or have 512 in a row"
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
+            if len(body) > limit:
+                reason = f"body of {len(body)} bytes, at most {limit}"
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
         return None
 
     def put_failed(self, error: StoreError) -> PutResult:
@@ -443,7 +395,7 @@ class MessageStore:
         if isinstance(error, AppendRefused):
             return PutResult(error.status, reason=error.message)
         self._failed_puts += 1
-        now = time.monotonic()
+        now = monotonic()
         if now - self._failure_logged >= _FAILED_PUT_LOG_S:
             self._failure_logged = now
             log.error("put failed count=%s reason=%s", self._failed_puts, error)
@@ -454,48 +406,104 @@ class MessageStore:
     def next_store_ms(self) -> int:
         """The current time in Unix ms, but never earlier than the last record's store time (ST-10)."""
         now = self.clock_ms()
-        if now < self.last_store_ms:
-            return self.last_store_ms
-        self.last_store_ms = now
+        if now < self._last_store_ms:
+            return self._last_store_ms
+        self._last_store_ms = now
         return now
 
     # ---- dispatch: appended records become visible (RP-01..04)
 
-    def dispatch(self, queue: ConsumeQueue | None, message: Message, code: int) -> None:
-        """Append consume queue unit and index entries, notify `on_append`. queue is None if consumers never see it (RP-02)."""
-        if queue is not None:
-            if (
-                queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
-                if queue.extension is None
-                else self.append_extended(queue, message, code)
-            ):
-                self.queues.mark_dirty((message.topic, message.queue_id))
-            else:
-                self.stop_writing(
-                    FlushFailed(
-                        f"consume queue {message.topic}/{message.queue_id} is missing units before {message.queue_offset}"
-                    )
-                )
-        if self.index_queue is not None and (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
-            record = (message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms)
-            if not self.index_queue.add(record):
-                self.refusal = self.index_queue.refusal
-        if queue is not None and self.on_append is not None:
-            self.on_append(message.topic, message.queue_id, message.queue_offset + 1, code)
+    @property
+    def dispatched(self) -> PhysicalOffset:
+        """Consume queues and index cover every record before this offset."""
+        return self._dispatched
 
-    def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool:
-        """Append the unit and, if the queue has an extension, its content (CQ-13, CQ-14); see `ConsumeQueue.append`."""
+    @property
+    def last_store_ms(self) -> int:
+        """The latest store time of all records, Unix ms."""
+        return self._last_store_ms
+
+    def dispatch_units(self, shares: Collection[QueueShare], records: list[Record], end: PhysicalOffset) -> None:
+        """Make all records up to `end` visible: append their units and index entries, and notify `on_append`.
+
+        shares: the units of each queue. records: what the index gets, in the order of the log, with those that are in no queue.
+        """
+        for share in shares:
+            topic, queue_id, queue, start, units = share
+            if queue.append_units(start, units) if queue.extension is None else self._append_extended(share, records):
+                self.queues.dirty.add((topic, queue_id))
+            else:
+                self.stop_writing(FlushFailed(f"consume queue {topic}/{queue_id} is missing units before {start}"))
+        if self.index_queue is not None and not self.index_queue.add(records):
+            self.refusal = self.index_queue.refusal
+        self._dispatched = end
+        if self.on_append is not None:
+            for topic, queue_id, _, start, units in shares:
+                self.on_append(topic, queue_id, start, units)
+
+    def _dispatch(self, appended: Iterable[_Appended]) -> None:
+        """Dispatch records in the order of the log; consumers never see one without a queue (RP-02)."""
+        shares: list[QueueShare] = []
+        records: list[Record] = []
+        units: list[Unit] = []
+        latest, end = None, self._dispatched
+        for queue, message, number, unit, record in appended:
+            end = PhysicalOffset(unit[0] + unit[1])
+            if (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
+                records.append(record)
+            if queue is not None:
+                if queue is not latest:
+                    latest, units = queue, []
+                    shares.append((message.topic, message.queue_id, queue, number, units))
+                units.append(unit)
+        self.dispatch_units(shares, records, end)
+
+    def dispatch(self, queue: ConsumeQueue | None, message: Message) -> None:
+        """Dispatch a message that another broker has appended to this log."""
+        self.note_store_time(message.store_timestamp_ms)
+        unit = message.physical_offset, message.store_bytes, self.code_of(message)
+        self._dispatch(((queue, message, message.queue_offset, unit, _record_of(message)),))
+
+    def code_of(self, message: Message) -> int:
+        """The code of the message's consume queue unit."""
+        levels = self.settings.message_delay_level
+        return unit_code(message.topic, message.properties_raw, message.store_timestamp_ms, levels)
+
+    def skip_to(self, offset: PhysicalOffset) -> None:
+        """Nothing before an offset of the log is to be dispatched (any more)."""
+        self._dispatched = offset
+
+    def dispatch_again(self, begin: PhysicalOffset) -> None:
+        """Empty consume queues and index; they are filled from `begin` on, where the log begins now. Raises OSError."""
+        self.queues.clear()
+        if self.index is not None and self.index_queue is not None:
+            self.index.clear()
+            self.index_queue.clear()
+        self._dispatched = begin
+        self.queues.restore_ends()
+
+    def note_store_time(self, store_ms: int) -> None:
+        """A record of this time is in the log: later ones get no earlier time."""
+        self._last_store_ms = max(self._last_store_ms, store_ms)
+
+    def _append_extended(self, share: QueueShare, records: list[Record]) -> bool:
+        """Append the units of a queue with an extension, and their content there (CQ-13, CQ-14)."""
+        topic, _, queue, start, units = share
+        contents = {physical: (raw, store_ms) for _, raw, physical, store_ms in records}
+        for number, (physical, size, code) in enumerate(units, start):
+            raw, store_ms = contents[physical]
+            bits = self.bit_map(topic, raw) if self.bit_map is not None else None
+            if not queue.append_extended(QueueOffset(number), physical, size, code, store_ms, bits):
+                return False
+        return True
+
+    def append_unit(self, queue: ConsumeQueue, message: Message, code: int) -> bool:
+        """Append the unit of a message without dispatching it; see `ConsumeQueue.append_units`."""
+        unit = message.physical_offset, message.store_bytes, code
         if queue.extension is None:
-            return queue.append(message.queue_offset, message.physical_offset, message.store_bytes, code)
-        bits = self.bit_map(message.topic, message.properties_raw) if self.bit_map is not None else None
-        return queue.append_extended(
-            message.queue_offset,
-            message.physical_offset,
-            message.store_bytes,
-            code,
-            message.store_timestamp_ms,
-            bits,
-        )
+            return queue.append_units(message.queue_offset, [unit])
+        share = message.topic, message.queue_id, queue, message.queue_offset, [unit]
+        return self._append_extended(share, [_record_of(message)])
 
     def put_in_index(self) -> bool:
         """Write queued entries to the index, for a bounded time. False if the disk rejects them, and messages must be (IX-09)."""
@@ -515,11 +523,42 @@ class MessageStore:
             self._confirm(self.log.readable_end)
 
     def _confirm(self, end: PhysicalOffset) -> None:
-        pending = self.unconfirmed
-        while pending and pending[0][0] <= end:
-            record_end, queue, message, code = pending.popleft()
-            self.dispatch(queue, message, code)
-            self.dispatched = record_end
+        unconfirmed = self._unconfirmed
+        confirmed: list[_Appended] = []
+        while unconfirmed and sum(unconfirmed[0][3][:2]) <= end:
+            confirmed.append(unconfirmed.popleft())
+        if confirmed:
+            self._dispatch(confirmed)
+
+    def dispatch_unconfirmed(
+        self, begin: PhysicalOffset, end: PhysicalOffset, header_bytes: int, count_max: int
+    ) -> list[Message]:
+        """Dispatch records appended here that lie one after another from `begin` to `end`, header_bytes apart.
+
+        Returns the message of each.
+        """
+        unconfirmed = self._unconfirmed
+        confirmed: list[_Appended] = []
+        while unconfirmed and len(confirmed) < count_max:
+            physical, size, _ = unconfirmed[0][3]
+            if physical != begin or physical + size > end:
+                break
+            begin = PhysicalOffset(physical + size + header_bytes)
+            confirmed.append(unconfirmed.popleft())
+        if confirmed:
+            self._dispatch(confirmed)
+        return [message for _, message, *_ in confirmed]
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether messages that were appended here wait for their confirmation."""
+        return bool(self._unconfirmed)
+
+    def discard_unconfirmed(self) -> None:
+        """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
+        self._unconfirmed.clear()
+        for queue in self.queues.by_key.values():
+            queue.next_offset = queue.max_offset
 
     # ---- confirmation and flush
 
@@ -531,10 +570,20 @@ class MessageStore:
         """
         if result.status is not PutStatus.PUT_OK or self.acknowledges_at_once:
             callback(result.status, result.reason)
+        elif result.answer is not None:
+            result.answer.then(callback)
         elif self.replicas is None:
             self.log.when_confirmed(result.end_offset, self.settings.sync_flush_timeout_ms, callback)
         else:
-            when_replicated(self, self.replicas, result.end_offset, callback)
+            self._when_replicated(self.replicas, result.end_offset, callback)
+
+    def _when_replicated(self, replicas: ReplicaAcks, position: Position, callback: Confirmed) -> None:
+        if self.confirms_at_once:
+            replicas.when_acknowledged(position, callback)
+            return
+        confirmation = DiskAndReplica(replicas, callback)
+        self.log.when_confirmed(position, self.settings.sync_flush_timeout_ms, confirmation.on_disk)
+        replicas.when_acknowledged(position, confirmation.on_replica)
 
     def replicate_before_acknowledgement(self, replicas: ReplicaAcks) -> None:
         """Acknowledge later sends that wait once a replica has them, too (SYNC_MASTER)."""
@@ -577,123 +626,10 @@ class MessageStore:
         else:
             self.put_in_index()
 
-    # ---- get
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: QueueOffset,
-        max_count: int,
-        *,
-        max_bytes: int | None = None,
-        bulk_bytes: int = 0,
-        accept: Callable[[int], bool] | None = None,
-        accept_record: Callable[[bytes], bool] | None = None,
-        accept_extension: Callable[[int, bytes], bool] | None = None,
-    ) -> GetResult:
-        """Records of a queue from offset on, with the limits and offset corrections of Apache RocketMQ (BP-02..04).
-
-        Filters are applied in this order: accept to the unit's tags code; accept_extension to store time (Unix ms) and bit
-        map, if the unit has an extension; accept_record to the encoded properties of the record. next_offset skips what they
-        reject. A non-zero bulk_bytes replaces the transfer limits for records in memory.
-
-        Raises CorruptRecord if the first record is damaged (DUR-10).
-        """
-        return reading.get(
-            self, topic, queue_id, offset, max_count, max_bytes, bulk_bytes, accept, accept_record, accept_extension
-        )
-
-    def cold_read(
-        self, topic: str, queue_id: int, offset: QueueOffset, max_count: int, bytes_max: int = 0
-    ) -> Callable[[], None] | None:
-        """Work for `disk.read_threads` so that `get` does not wait for the disk; None if it does not anyway."""
-        return cold.cold_read(self, topic, queue_id, offset, max_count, bytes_max)
-
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Records whose topic and key have the given hash, stored in the time range, ascending (IX-06, IX-07)."""
-        return completed(self.query_steps(topic, key, max_count, begin_ms, end_ms))
-
-    def query_steps(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Steps[QueryResult]:
-        """As `query`, in steps: the index may hold millions of entries that share a slot with the key."""
-        return reading.query(self, topic, key, max_count, begin_ms, end_ms)
-
-    def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:
-        """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
-        head = reading.place_of(self, physical_offset)
-        if head is None or head[0] < RECORD_FIXED_BYTES or (size is not None and size != head[0]):
-            return None
-        view = self.log.view(physical_offset, head[0])
-        return bytes(view) if view is not None else None
-
-    # ---- offsets
-
-    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """First queue offset that is still stored; 0 if the queue does not exist (CQ-11)."""
-        queue = self.queues.get((topic, queue_id))
-        return queue.min_offset if queue else QueueOffset(0)
-
-    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        """The next queue offset; 0 if the queue does not exist (CQ-11)."""
-        queue = self.queues.get((topic, queue_id))
-        return queue.max_offset if queue else QueueOffset(0)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
-        """Queue offset of the record stored at timestamp_ms, else of the nearer neighbour; a tie goes to the earlier one (CQ-06).
-
-        Returns 0 for an empty queue or if a record cannot be read.
-        """
-        return reading.offset_by_time(self, topic, queue_id, timestamp_ms)
-
-    def store_time(self, topic: str, queue_id: int, offset: QueueOffset) -> int:
-        """Store time (Unix ms) of the message at a queue offset; -1 if there is none."""
-        queue = self.queues.get((topic, queue_id))
-        unit = queue.unit(offset) if queue else None
-        return self.log.store_time(unit[0]) if unit else -1
-
-    def properties(self, topic: str, queue_id: int, offset: QueueOffset) -> bytes | None:
-        """Encoded properties of the message at a queue offset; None if there is none."""
-        queue = self.queues.get((topic, queue_id))
-        unit = queue.unit(offset) if queue else None
-        return reading.properties_at(self, unit[0], unit[1]) if unit else None
-
-    def physical_offset(self, topic: str, queue_id: int, offset: QueueOffset) -> PhysicalOffset:
-        """Commit log offset of the message at a queue offset; -1 if there is none."""
-        queue = self.queues.get((topic, queue_id))
-        unit = queue.unit(offset) if queue else None
-        return unit[0] if unit else NO_PHYSICAL_OFFSET
-
-    def on_disk(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether a record is so far behind the end of the log that it may no longer be in the page cache (BP-04)."""
-        return self.log.end - physical_offset > self.memory_bytes
-
-    @property
-    def earliest_store_ms(self) -> int:
-        """Store time of the oldest record, Unix ms; -1 if the log is empty."""
-        return self.log.first_store_ms
-
-    @property
-    def min_physical_offset(self) -> PhysicalOffset:
-        return self.log.first_position
-
-    @property
-    def max_physical_offset(self) -> PhysicalOffset:
-        """End of the readable part of the log."""
-        return self.log.readable_end
-
-    @property
-    def flushed_offset(self) -> PhysicalOffset:
-        """Every byte before this offset is durable."""
-        return self.log.confirmed_end
-
     @property
     def behind_bytes(self) -> int:
         """Bytes appended but not visible to consumers yet (RP-01)."""
         return self.log.end - self.dispatched
-
-    def topic_queues(self) -> Iterable[tuple[str, int]]:
-        """(topic, queue id) of every consume queue."""
-        return list(self.queues.by_key)
 
     # ---- deletion
 
@@ -725,3 +661,8 @@ class MessageStore:
         return Usage(
             min(map(used, settings.commit_log_dirs)), used(settings.consume_queue_dir), used(settings.index_dir)
         )
+
+
+def _record_of(message: Message) -> Record:
+    """The record of a message for the index."""
+    return message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record, java_hash
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StateFile, StoreSettings
-from saturnmq.store.delay import delivery_code
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.record_sums import PREFIX
 from saturnmq.store.maintenance.retention import Usage
@@ -72,8 +71,9 @@ def remembered(store: MessageStore, message: Message, words: tuple[str, ...]) ->
     """The `Put` of a message that was just appended."""
     unit = None
     if (message.sys_flag & TRANSACTION_MASK) not in (SysFlag.PREPARED, SysFlag.ROLLBACK):
-        due_ms = delivery_code(message, store.settings.message_delay_level)
-        code = java_hash(message.tags or "") if due_ms is None else due_ms
+        code = java_hash(message.tags or "")
+        if message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            code = store.code_of(message)
         unit = (message.physical_offset, message.store_bytes, code)
     if message.sys_flag & TRANSACTION_MASK == SysFlag.ROLLBACK:
         words = ()

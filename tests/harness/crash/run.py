@@ -258,9 +258,7 @@ class _Run:
             self._taken(self._put_batch([message for message, _ in items]), items)
 
     def _put_batch(self, messages: list[Message]) -> PutResult:
-        if self.store.log.pooled:
-            return self.store.put_batch(messages)
-        result = self.store.put_entries(messages[0], [(bytes(m.body), m.properties_raw, m.flag) for m in messages])
+        result = self.store.put_batch(messages[0], [message.entry for message in messages])
         ends = (*result.physical_offsets[1:], result.end_offset)
         for number, (message, at, end) in enumerate(zip(messages, result.physical_offsets, ends, strict=False)):
             message.physical_offset, message.store_bytes = at, end - at

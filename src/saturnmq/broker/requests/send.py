@@ -311,7 +311,7 @@ def _put_batch(
     ]
     shared = Message(topic, b"", b"", queue_id, 0, sys_flag, born_ms, born, store_host)
     began_ns = perf_counter_ns()
-    result = ctx.store.put_entries(shared, entries)
+    result = ctx.store.put_batch(shared, entries)
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put(topic, len(entries), result.size, perf_counter_ns() - began_ns)
     return result, wait

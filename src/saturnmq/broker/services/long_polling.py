@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from sys import getsizeof
@@ -31,6 +31,7 @@ from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.offsets import QueueOffset
 from saturnmq.slices import Steps
+from saturnmq.store.queue.consume_queue import Unit
 
 log = logging.getLogger(__name__)
 
@@ -310,11 +311,15 @@ class LongPolling:
 
     # ---- waking
 
-    def appended(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        """A message was appended: the pulls that accept it become ready (LP-03)."""
+    def appended(self, topic: str, queue_id: int, offset: QueueOffset, units: Sequence[Unit]) -> None:
+        """Messages were appended from a queue offset on: the pulls that accept one of them become ready (LP-03)."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return
+        for next_offset, (_, _, tags_code) in enumerate(units, offset + 1):
+            self._appended(queue, topic, queue_id, next_offset, tags_code)
+
+    def _appended(self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         woken = list(queue.unfiltered)
         woken += queue.by_code.get(tags_code, ())
         if queue.by_filter:

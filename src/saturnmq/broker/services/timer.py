@@ -173,7 +173,7 @@ class TimerService:
         message.properties_raw = with_property(properties, PropertyKey.TIMER_WAKE_MS, str(at_ms)).encode(
             errors="surrogateescape"
         )
-        result = self._store.put(message, at_ms)
+        result = self._store.put(message)
         self._dirty = True
         if result.status is PutStatus.PUT_OK and at_ms < self._loaded_until_ms:
             self._keep(at_ms, message.physical_offset, result.size)
@@ -237,7 +237,7 @@ class TimerService:
         """Wake time of a unit that points to the queue's extension, read from the message's property; 0 if it is unreadable."""
         record = self._store.read_record(physical, size)
         try:
-            return wake_ms(decode_record(record)) if record is not None else 0
+            return wake_ms(decode_record(record).properties_raw) if record is not None else 0
         except MessageError:
             return 0
 

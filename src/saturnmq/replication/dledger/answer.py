@@ -5,7 +5,6 @@ Requirements: DL-A03, DL-A06, DL-A07, DL-B06, DL-B07.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -13,6 +12,7 @@ from saturnmq.metrics import Histogram
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
 from saturnmq.store import PutStatus
 from saturnmq.store.log.log import AppendRefused
+from saturnmq.store.results import Confirmed
 
 _REFUSALS: Final = {
     Code.DISK_FULL: "the disk is full",
@@ -34,39 +34,33 @@ _OUTCOMES: Final = {  # put status by DLedger code (DL-B07)
 }
 
 
-class Answer:
-    """The group's result of a proposal; `code` is None until it arrives. seconds: counts how long committed proposals took.
+class GroupAnswer:
+    """The group's answer to one proposal. seconds: counts how long committed proposals took.
 
     Every proposal completes, at the latest by timeout (DL-A07).
     """
 
-    __slots__ = ("_began", "_callbacks", "_seconds", "code")
+    __slots__ = ("_began", "_callbacks", "_outcome", "_seconds")
 
     def __init__(self, seconds: Histogram) -> None:
         self._began, self._seconds = monotonic(), seconds
-        self.code: int | None = None
-        self._callbacks: list[Callable[[int], object]] = []
+        self._outcome: tuple[PutStatus, str] | None = None
+        self._callbacks: list[Confirmed] = []
 
     def arrived(self, response: Response) -> None:
-        self.code = response.code
         if response.code == Code.SUCCESS:
             self._seconds.observe(monotonic() - self._began)
+        self._outcome = outcome(response.code)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(response.code)
+            callback(*self._outcome)
 
-    def then(self, callback: Callable[[int], object]) -> None:
-        """Call back with the code, at once if it has already arrived."""
-        if self.code is None:
+    def then(self, callback: Confirmed) -> None:
+        """See `log.Answer.then`."""
+        if self._outcome is None:
             self._callbacks.append(callback)
         else:
-            callback(self.code)
-
-
-class ProposedPosition(int):
-    """The position of an append by this leader, with the group's answer to its proposal."""
-
-    answer: Answer
+            callback(*self._outcome)
 
 
 def outcome(code: int) -> tuple[PutStatus, str]:

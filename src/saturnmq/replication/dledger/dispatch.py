@@ -18,12 +18,12 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
-from saturnmq.protocol.codes import SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError, StoreError
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_V4, Message
-from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 from saturnmq.raft.ledger.bodies import EntryBody, body_at, entries_in
@@ -31,52 +31,22 @@ from saturnmq.replication.dledger.change_entries import is_change
 from saturnmq.replication.dledger.entry_check import Quarantine, read_entry_message
 from saturnmq.replication.dledger.log import RaftLog
 from saturnmq.replication.records import STORE_MS_MAX, check_place, queue_for
-from saturnmq.store.index.index_queue import IndexQueue
-from saturnmq.store.index.message_index import MessageIndex, Record
-from saturnmq.store.queue.consume_queue import ConsumeQueue, Unit
-from saturnmq.store.queue.queues import QueueTable
+from saturnmq.store import MessageStore
+from saturnmq.store.delay import TIMED_TOPICS
+from saturnmq.store.index.message_index import Record
+from saturnmq.store.queue.consume_queue import QueueShare
 
 log = logging.getLogger(__name__)
 
 DISPATCH_STEP: Final = 512  # messages dispatched per event-loop iteration
 _ODD_FLAGS: Final = TRANSACTION_MASK | int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
-_BY_TIME: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 _I16: Final = struct.Struct(">h")
-
-
-class _Share(NamedTuple):
-    """The units to append to one consume queue, from the queue offset `start` on."""
-
-    topic: str
-    queue_id: int
-    queue: ConsumeQueue
-    start: QueueOffset
-    units: list[Unit]
-
-
-class DispatchTarget(Protocol):
-    """The store whose queues and index are filled."""
-
-    queues: QueueTable
-    index: MessageIndex | None
-    index_queue: IndexQueue | None
-    unconfirmed: deque[tuple[PhysicalOffset, ConsumeQueue | None, Message, int]]
-    dispatched: PhysicalOffset
-    last_store_ms: int
-    refusal: str
-    on_append: Callable[[str, int, int, int], None] | None
-
-    def dispatch(self, queue: ConsumeQueue | None, message: Message, code: int) -> None: ...
-
-    def code_of(self, message: Message) -> int: ...
-
-    def stop_writing(self, failure: SaturnError) -> None: ...
 
 
 class GroupDispatch:
     """Dispatches committed entries to one store. on_foreign(topic, queue_id): a message that another member appended."""
 
-    def __init__(self, log: RaftLog, store: DispatchTarget) -> None:
+    def __init__(self, log: RaftLog, store: MessageStore) -> None:
         self.log = log
         self.store = store
         self.on_foreign: Callable[[str, int], None] | None = None
@@ -108,33 +78,36 @@ class GroupDispatch:
     def dispatch_some(self, count_max: int) -> bool:
         """Dispatch up to count_max committed messages. Returns whether there are more. Raises CorruptRecord, StoreError."""
         store, commit_log = self.store, self.log
-        pending, ledger = store.unconfirmed, commit_log.ledger
+        ledger, committed = commit_log.ledger, commit_log.committed_pos
         if ledger is not None and ledger.begin_pos != self._ledger_begin:
             self._begin_moved(ledger.begin_pos)
         dispatched_count = 0
         while dispatched_count < count_max:
-            if store.dispatched >= commit_log.committed_pos:
+            if store.dispatched >= committed:
                 return False
-            batch_count = dispatch_plain(self, count_max - dispatched_count) if not pending else 0
-            dispatched_count += max(batch_count, 1)
-            if batch_count:
+            count = count_max - dispatched_count
+            if store.has_unconfirmed:
+                count = self._dispatch_own(PhysicalOffset(store.dispatched + ENTRY_HEADER_BYTES), count)
+            else:
+                count = dispatch_plain(self, count)
+            dispatched_count += max(count, 1)
+            if count:
                 continue
-            if pending and pending[0][2].physical_offset - ENTRY_HEADER_BYTES == store.dispatched:
-                end, queue, message, code = pending.popleft()
-                store.dispatch(queue, message, code)
-                store.dispatched = end
-                if queue is None:
-                    self.note_change(message)
-                continue
-            body = body_at(ledger, store.dispatched, commit_log.committed_pos) if ledger is not None else None
+            body = body_at(ledger, store.dispatched, committed) if ledger is not None else None
             if body is None:
                 return False
-            if pending and pending[0][2].physical_offset == body.physical_offset:  # the entry follows a blank record
-                store.dispatched = PhysicalOffset(body.physical_offset - ENTRY_HEADER_BYTES)
-                continue
-            self._dispatch_body(body)
-            store.dispatched = body.next_pos
+            if not self._dispatch_own(body.physical_offset, 1):  # the first one after a blank record
+                self._dispatch_body(body)
+                store.skip_to(body.next_pos)
         return True
+
+    def _dispatch_own(self, begin: PhysicalOffset, count_max: int) -> int:
+        """Dispatch messages that this leader appended, from a physical offset on, without reading them again. Returns how many."""
+        committed = self.log.committed_pos
+        messages = self.store.dispatch_unconfirmed(begin, committed, ENTRY_HEADER_BYTES, count_max)
+        for message in messages:
+            self.note_change(message)
+        return len(messages)
 
     def _dispatch_body(self, body: EntryBody) -> None:
         """Dispatch a message that another leader appended; quarantine an entry that cannot be dispatched (DL-B13)."""
@@ -143,12 +116,10 @@ class GroupDispatch:
             message = read_entry_message(body)
             queue = queue_for(store.queues, message)
             check_place(queue, message)
-            code = store.code_of(message)
-        except (MessageError, ValueError) as error:
+        except MessageError as error:
             self.quarantine.add(body, error)
             return
-        store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
-        store.dispatch(queue, message, code)
+        store.dispatch(queue, message)
         if queue is None:
             self.note_change(message)
         elif self.on_foreign is not None:
@@ -190,13 +161,7 @@ class GroupDispatch:
             return
         self.gap = True
         log.warning("queues and index rebuilt ledger_begin=%s dispatched=%s", begin_pos, store.dispatched)
-        store.queues.clear()
-        if store.index is not None:
-            store.index.clear()
-        if store.index_queue is not None:
-            store.index_queue.clear()
-        store.dispatched = PhysicalOffset(begin_pos)
-        store.queues.restore_ends()
+        store.dispatch_again(PhysicalOffset(begin_pos))
 
 
 def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
@@ -207,9 +172,8 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
     if ledger is None or file is None or begin >= ledger.end_pos:
         return 0
     view, dispatched = file.view, begin
-    shares: dict[tuple[bytes, int], _Share] = {}
+    shares: dict[tuple[bytes, int], QueueShare] = {}
     records: list[Record] = []
-    calls: list[tuple[str, int, int, int]] = []
     entries = entries_in(view, file.start, begin, min(file.end, raft_log.committed_pos))
     for pos, at, body_bytes in islice(entries, count_max):
         if body_bytes < RECORD_V4.size:
@@ -238,45 +202,26 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
         if number != start + len(units):
             break
         properties = bytes(view[properties_at:end])
-        code = tags_code(properties)
-        units.append((physical, total, code))
+        units.append((PhysicalOffset(physical), total, tags_code(properties)))
         records.append((topic, properties, physical, store_ms))
-        calls.append((topic, queue_id, number + 1, code))
         dispatched = PhysicalOffset(physical + total)
     if records:
-        _take(dispatch, shares, records, calls)
-        store.dispatched = dispatched
+        filled = [share for share in shares.values() if share[4]]
+        if dispatch.on_foreign is not None:
+            for topic, queue_id, *_ in filled:
+                dispatch.on_foreign(topic, queue_id)
+        store.note_store_time(max(record[3] for record in records))
+        store.dispatch_units(filled, records, dispatched)
     return len(records)
 
 
-def _share(store: DispatchTarget, key: tuple[bytes, int]) -> _Share | None:
+def _share(store: MessageStore, key: tuple[bytes, int]) -> QueueShare | None:
     """An empty share of an existing simple queue; None if the queue is new, extended or holds delayed messages."""
     try:
         topic = key[0].decode()
     except UnicodeDecodeError:
         return None
     queue = store.queues.by_key.get((topic, key[1]))
-    if queue is None or queue.extension is not None or topic in _BY_TIME:
+    if queue is None or queue.extension is not None or topic in TIMED_TOPICS:
         return None
-    return _Share(topic, key[1], queue, queue.max_offset, [])
-
-
-def _take(
-    dispatch: GroupDispatch,
-    shares: dict[tuple[bytes, int], _Share],
-    records: list[Record],
-    calls: list[tuple[str, int, int, int]],
-) -> None:
-    store = dispatch.store
-    for topic, queue_id, queue, start, units in shares.values():
-        if units:
-            queue.append_units(start, units)
-            store.queues.mark_dirty((topic, queue_id))
-            if dispatch.on_foreign is not None:
-                dispatch.on_foreign(topic, queue_id)
-    store.last_store_ms = max(store.last_store_ms, max(record[3] for record in records))
-    if store.index_queue is not None and not store.index_queue.add_all(records):
-        store.refusal = store.index_queue.refusal
-    if store.on_append is not None:
-        for call in calls:
-            store.on_append(*call)
+    return topic, key[1], queue, queue.max_offset, []

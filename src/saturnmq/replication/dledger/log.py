@@ -19,27 +19,28 @@ from typing import Final
 
 from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import FlushFailed, SaturnError
-from saturnmq.protocol.message import BLANK_MAGIC, Buffer, Message, encode_record
-from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
+from saturnmq.protocol.message import BLANK_MAGIC, encode_records
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
 from saturnmq.raft.core.messages import Code
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import HEADER, EntryHeader, read_header
-from saturnmq.replication.dledger.answer import Answer, ProposedPosition, outcome, refused_by
+from saturnmq.replication.dledger.answer import GroupAnswer, refused_by
 from saturnmq.replication.dledger.failure import SyncMark
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
-from saturnmq.store.log.log import Confirmed
+from saturnmq.store.log.log import Extent, Group
 from saturnmq.store.log.waiter import Waiter
-from saturnmq.store.results import PutStatus
+from saturnmq.store.results import Confirmed, PutStatus
 
 log = logging.getLogger(__name__)
 
 NOT_LEADING: Final = "this broker does not lead its group"
 _NOWHERE: Final = 1 << 62
 _BLANK: Final = struct.Struct(">ii")
+_UNSTAMPED: Final = PhysicalOffset(0)  # the ledger sets the offset of a record when its entry gets a position
 _RESIDENT_BYTES: Final = 32 << 20
 
 
@@ -147,35 +148,20 @@ class RaftLog(CommitLog):
 
     # ---- append
 
-    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
-        """See `Log.append`: one proposal."""
-        message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
-        return self.append_all((message,))
-
-    def append_all(self, messages: Sequence[Message]) -> PhysicalOffset:
-        """See `Log.append_all`: one entry each, one proposal for all (DL-A03, DL-B08)."""
+    def append(self, groups: Sequence[Group]) -> tuple[list[Extent], GroupAnswer]:
+        """See `Log.append`: one entry each, one proposal for all (DL-A03, DL-B08)."""
         assert self.member is not None, "open() comes first"
-        bodies = []
-        for message in messages:
-            message.physical_offset = PhysicalOffset(0)
-            bodies.append(encode_record(message))
-        answer = Answer(self.replication_seconds)
+        bodies = [body for group in groups for body in encode_records(*group, _UNSTAMPED)[0]]
+        answer = GroupAnswer(self.replication_seconds)
         response = self.member.offer(bodies, answer.arrived)
         if response.code != Code.SUCCESS:
             raise refused_by(response)
-        end = self.end
-        for message, body, pos in zip(messages, bodies, response.positions, strict=True):
-            message.store_bytes, message.physical_offset = len(body), PhysicalOffset(pos + ENTRY_HEADER_BYTES)
-            end = PhysicalOffset(message.physical_offset + len(body))
-        self.end = end
-        position = ProposedPosition(end)
-        position.answer = answer
-        return PhysicalOffset(position)  # the same object, with its answer
-
-    def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
-    ) -> None:
-        """None: the store appends them with `append_all`."""
+        extents = [
+            (PhysicalOffset(pos + ENTRY_HEADER_BYTES), len(body))
+            for pos, body in zip(response.positions, bodies, strict=True)
+        ]
+        self.end = PhysicalOffset(sum(extents[-1]))
+        return extents, answer
 
     async def stop_appends(self) -> None:
         """Leave the group. Raises StoreError, OSError."""
@@ -216,12 +202,8 @@ class RaftLog(CommitLog):
     def when_confirmed(self, position: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
         """See `Log.when_confirmed`.
 
-        For the position of a put, the callback receives the group's answer to that proposal, which has a timeout of its own.
-        Any other position fails at once on a member that does not lead, and when the leadership is lost.
+        It fails at once on a member that does not lead, and when the leadership is lost. A put waits for its `GroupAnswer` instead.
         """
-        if isinstance(position, ProposedPosition):
-            position.answer.then(lambda code: callback(*outcome(code)))
-            return
         if self.committed_pos >= position:
             callback(PutStatus.PUT_OK, "")
         elif not self.leads:

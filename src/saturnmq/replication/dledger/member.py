@@ -216,7 +216,7 @@ class GroupMember(Listener):
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
         """Listener callback. Stop serving and drop pending puts: their entries are committed or removed by the next leader."""
         self.stop_serving()
-        self.store.unconfirmed.clear()
+        self.store.discard_unconfirmed()
         self.log.fail_waiters()
         node = self._opened().node
         if node is not None and node.failed is not None:
@@ -245,7 +245,7 @@ class GroupMember(Listener):
         last = files.entry(files.end_index)
         if last is not None:
             with contextlib.suppress(MessageError):
-                store.last_store_ms = max(store.last_store_ms, decode_record(last.body).store_timestamp_ms)
+                store.note_store_time(decode_record(last.body).store_timestamp_ms)
         self.log.end = PhysicalOffset(files.end_pos)
         self.log.serving = True
 

@@ -64,7 +64,7 @@ def open_store(
         divided = raft_log.seal()
         log.info("ledger begins after the old commit log divided=%s", divided)
         _attach(store, raft_log, raft, make_member, divided)
-        store.dispatched = divided
+        store.skip_to(divided)
         return
     store.disk.make_folder(settings.root)
     store.checkpoint.load()
@@ -202,17 +202,14 @@ def _dispatch(
                 f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
                 f"{message.physical_offset} is number {message.queue_offset}"
             )
-        try:
-            if body is not None:
+        if body is not None:
+            try:
                 check_place(queue, message)
-            code = store.code_of(message)
-        except (MessageError, ValueError) as error:
-            if body is None:
-                raise CorruptRecord(f"record at {message.physical_offset} of the old commit log: {error}") from error
-            dispatch.quarantine.add(body, error)
-            continue
-        store.last_store_ms = mend_time(message, store.last_store_ms)
-        store.dispatch(queue, message, code)
+            except MessageError as error:
+                dispatch.quarantine.add(body, error)
+                continue
+        mend_time(message, store.last_store_ms)
+        store.dispatch(queue, message)
         if queue is None and body is not None:
             dispatch.note_change(message)
         if written % _UNITS_KEPT == 0:
@@ -224,7 +221,7 @@ def _dispatch(
             progress(reported - raft_log.first_position, raft_log.committed_pos - raft_log.first_position)
     if rebuilt:
         store.queues.restore_ends()
-    store.dispatched = raft_log.committed_pos
+    store.skip_to(raft_log.committed_pos)
 
 
 def _messages(

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from saturnmq.metrics import Histogram
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import PutStatus
-from saturnmq.store.log.log import Confirmed, Position
+from saturnmq.store.log.log import Position
 from saturnmq.store.log.waiter import Waiter
+from saturnmq.store.results import Confirmed
 
 
 def _no_listener() -> None:

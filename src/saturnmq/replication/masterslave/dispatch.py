@@ -53,7 +53,7 @@ class SlaveDispatch:
         self.store = store
         self.on_durable: Callable[[], object] = int
         self.on_message: Callable[[str, int], object] = _ignored
-        self._pending: deque[tuple[PhysicalOffset, Message]] = deque()  # received completely, but not durable yet
+        self._pending: deque[Message] = deque()  # received completely, but not durable yet
         self._pending_bytes = 0
         log.listen(self._durable, store.stop_writing)
 
@@ -65,7 +65,7 @@ class SlaveDispatch:
     def begin_at(self, offset: PhysicalOffset) -> None:
         """Let an empty log begin where the master's first frame does. Raises OSError, StoreError."""
         self.log.begin_at(offset)
-        self.store.dispatched = offset
+        self.store.skip_to(offset)
 
     def discard_rest(self) -> None:
         """Forget bytes that are no whole record; without any record also where the log begins, which one frame decided.
@@ -86,7 +86,7 @@ class SlaveDispatch:
                     if self._pending:
                         self.log.start_flush()
                     return DispatchStep.FINISHED
-                self._add(self.log.end, message)
+                self._add(message)
             if time.monotonic() >= until:
                 return DispatchStep.MORE
         self.log.start_flush()
@@ -97,24 +97,24 @@ class SlaveDispatch:
         index = self.store.index_queue
         return self._pending_bytes > _PENDING_BYTES_MAX or (index is not None and bool(index.refusal))
 
-    def _add(self, end: PhysicalOffset, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         if self.store.confirms_at_once and not self._pending:
-            self._dispatch(end, message)
+            self._dispatch(message)
             return
         message.body = b""  # it is in the log
-        self._pending.append((end, message))
+        self._pending.append(message)
         self._pending_bytes += _MESSAGE_BYTES + len(message.properties_raw)
 
     def _durable(self, end: PhysicalOffset) -> None:
         """Listener of the log: everything before `end` is durable."""
         pending = self._pending
-        while pending and pending[0][0] <= end:
-            record_end, message = pending.popleft()
+        while pending and pending[0].physical_offset + pending[0].store_bytes <= end:
+            message = pending.popleft()
             self._pending_bytes -= _MESSAGE_BYTES + len(message.properties_raw)
-            self._dispatch(record_end, message)
+            self._dispatch(message)
         self.on_durable()
 
-    def _dispatch(self, end: PhysicalOffset, message: Message) -> None:
+    def _dispatch(self, message: Message) -> None:
         store = self.store
         try:
             queue = queue_for(store.queues, message)
@@ -125,7 +125,5 @@ class SlaveDispatch:
             )
             store.stop_writing(failure)
             raise failure from error
-        store.last_store_ms = max(store.last_store_ms, message.store_timestamp_ms)
-        store.dispatch(queue, message, store.code_of(message))
-        store.dispatched = end
+        store.dispatch(queue, message)
         self.on_message(message.topic, message.queue_id)

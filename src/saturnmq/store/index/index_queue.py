@@ -59,8 +59,10 @@ class IndexSource(Protocol):
     """The store of the records. dispatched: physical offset up to which they were queued. failure: why it is not written to."""
 
     read_log: ReadLog
-    dispatched: PhysicalOffset
     failure: SaturnError | None
+
+    @property
+    def dispatched(self) -> PhysicalOffset: ...
 
 
 @dataclass(slots=True)
@@ -96,20 +98,13 @@ class IndexQueue:
         self._reads = True
         self._lag_log = LogLimit(interval_seconds=_LOG_LINE_S)
 
-    def add(self, record: Record) -> bool:
-        """Queue a record, in log order; False if messages must be rejected: see `refusal`."""
-        if self._reading is not None:
-            return not self.refusal
-        self._waiting.append(record)
-        self._weight += weight_of(record[1])
-        return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
-
-    def add_all(self, records: list[Record]) -> bool:
-        """As `add`, for several records."""
+    def add(self, records: list[Record]) -> bool:
+        """Queue records, in log order; False if messages must be rejected: see `refusal`."""
         if self._reading is not None:
             return not self.refusal
         self._waiting += records
-        self._weight += sum([weight_of(record[1]) for record in records])
+        for record in records:
+            self._weight += weight_of(record[1])
         return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def put_in(self) -> bool:
@@ -310,7 +305,8 @@ class IndexQueue:
 
 def weight_of(properties: bytes) -> int:
     """Memory of a waiting record, bytes; more for a record whose keys take long to index."""
-    return len(properties) + _RECORD_BYTES + _KEY_BYTES * min(properties.count(b" "), WORDS_MAX)
+    keys = properties.count(b" ")
+    return len(properties) + _RECORD_BYTES + (_KEY_BYTES * min(keys, WORDS_MAX) if keys else 0)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

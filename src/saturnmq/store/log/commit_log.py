@@ -22,46 +22,30 @@ from typing import Final
 
 from saturnmq.metrics import Histogram
 from saturnmq.protocol.codes import SysFlag
-from saturnmq.protocol.errors import CorruptRecord, FlushFailed, StoreError
-from saturnmq.protocol.message import (
-    AT_PHYSICAL_OFFSET,
-    AT_STORE_TIMESTAMP_V4,
-    BLANK_MAGIC,
-    MESSAGE_MAGIC,
-    RECORD_FIXED_BYTES,
-    RECORD_V4,
-    Buffer,
-    Message,
-    encode_record,
-    pack_host,
-)
-from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset, QueueOffset
+from saturnmq.protocol.errors import CorruptRecord, FlushFailed, LocalProtocolError, StoreError
+from saturnmq.protocol.message import AT_STORE_TIMESTAMP_V4, BLANK_MAGIC, MESSAGE_MAGIC, encode_records
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
 from saturnmq.store.files.record_sums import RecordSums
 from saturnmq.store.log.flush import Flusher
-from saturnmq.store.log.log import AppendRefused, Confirmed, Record
-from saturnmq.store.results import PutStatus
+from saturnmq.store.log.log import AppendRefused, Extent, Group, Record
+from saturnmq.store.results import Answer, Confirmed, PutStatus
 from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
 END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
 _BLANK: Final = struct.Struct(">ii")
-_I16: Final = struct.Struct(">h")
 _I64: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">ii")
-_HOSTS_MAX: Final = 4096
-_TOPICS_MAX: Final = 100_000
 _CUT_HINT: Final = "Stop the broker and restore the file from a copy."
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
 _SPARE_AT_PERCENT: Final = 80  # the next file is created when the current one is this full
 _RESIDENT_BYTES: Final = 32 << 20  # bytes before the flushed offset that stay resident in the current file
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
-# Clears the IPv6 bits: a record with 4-byte addresses must not claim 16-byte ones.
-_HOSTS_V4: Final = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 class CommitLog:
@@ -94,13 +78,11 @@ class CommitLog:
         self._current: MappedFile | None = None
         self._spare: MappedFile | None = None
         self._pool = [mmap.mmap(-1, file_bytes) for _ in range(pool_size)]
-        self._pooled = pool_size > 0
+        self.pooled = pool_size > 0
         self.file_bytes = file_bytes
         self.end = self.committed = PhysicalOffset(0)
         self.sums = sums
         self._add_sum = sums.add if sums is not None else None
-        self._hosts: dict[str, bytes] = {}
-        self._topics: dict[str, bytes] = {}
         self.flusher = Flusher(self, disk)
 
     @property
@@ -115,16 +97,12 @@ class CommitLog:
 
     @property
     def readable_end(self) -> PhysicalOffset:
-        return self.committed if self._pooled else self.end
+        return self.committed if self.pooled else self.end
 
     @property
     def free_buffers(self) -> int:
         """Buffers left in the transient pool (MF-13)."""
         return len(self._pool)
-
-    @property
-    def pooled(self) -> bool:
-        return self._pooled
 
     def load(self) -> None:
         """Map the existing files. Raises CorruptRecord, StoreError."""
@@ -192,7 +170,7 @@ class CommitLog:
             if file is None:
                 file = self._files.make(start, self._folder_for(start))
             self.files.append(file)
-        if self._pooled:
+        if self.pooled:
             if not self._pool:
                 raise StoreError("the transient pool has no buffer left (transientStorePoolSize); the disk is too slow")
             file.target = self._pool.pop()
@@ -236,7 +214,7 @@ class CommitLog:
 
         Returns the bytes copied, 0 without a pool.
         """
-        if not self._pooled or self.committed == self.end:
+        if not self.pooled or self.committed == self.end:
             return 0
         before = self.committed
         for file in self.files:
@@ -252,148 +230,35 @@ class CommitLog:
         self.flusher.committed()
         return self.committed - before
 
-    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
-        """Append a record and return the position after it. Sets the message's offsets, store time, size and CRC.
-
-        The caller has checked the lengths of topic and properties. Raises DiskFull, StoreError.
-        """
-        born, store = self._host(message.born_host), self._host(message.store_host)
-        if len(born) != 8 or len(store) != 8:
-            return self._append_v6(message, queue_offset, store_ms)
-        body, properties = message.body, message.properties_raw
-        topic = self._topics.get(message.topic)
-        if topic is None:
-            if len(self._topics) > _TOPICS_MAX:
-                self._topics.clear()
-            raw = message.topic.encode()
-            topic = self._topics[message.topic] = bytes((len(raw),)) + raw
-        body_bytes = len(body)
-        size = RECORD_FIXED_BYTES - 1 + body_bytes + len(topic) + len(properties)
-        file = self.file_for(size)
-        end = self.end
-        at = end - file.start
-        crc = zlib.crc32(body) & 0x7FFFFFFF
+    def append(self, groups: Sequence[Group]) -> tuple[list[Extent], Answer | None]:
+        """See `Log.append`. All records lie in one file (ST-16)."""
         try:
-            head = RECORD_V4.pack(
-                size,
-                MESSAGE_MAGIC,
-                crc,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                end,
-                message.sys_flag & _HOSTS_V4,
-                message.born_timestamp_ms,
-                born[:4],
-                message.born_host[1],
-                store_ms,
-                store[:4],
-                message.store_host[1],
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                body_bytes,
-            )
-        except struct.error as error:
-            raise StoreError(f"a number of the message does not fit its field: {error}") from error
-        record = b"".join((head, body, topic, _I16.pack(len(properties)), properties))
-        file.target[at : at + size] = record
-        if self._add_sum is not None:
-            self._add_sum((end, size, zlib.crc32(record)))  # before `end`: the thread that syncs reads both
-        self.end = after = PhysicalOffset(end + size)
-        message.queue_offset, message.physical_offset, message.store_timestamp_ms = queue_offset, end, store_ms
-        message.store_bytes, message.body_crc = size, crc
-        return after
-
-    def append_all(self, messages: Sequence[Message]) -> PhysicalOffset:
-        """See `Log.append_all`. All records lie in one file (ST-16)."""
-        size = END_BLANK_BYTES
-        for message in messages:
-            if not _fits(message):
-                raise StoreError("a number of the message does not fit its field")
-            size += RECORD_FIXED_BYTES + 24 + len(message.body)
-            size += len(message.topic.encode()) + len(message.properties_raw)
-        if size > self.file_bytes:
-            reason = f"a batch of {size} bytes exceeds a commit log file"
-            raise AppendRefused(PutStatus.MESSAGE_ILLEGAL, reason)
-        self.file_for(size)  # from here on nothing can fail
-        for message in messages:
-            self.append(message, message.queue_offset, message.store_timestamp_ms)
-        return self.end
-
-    def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
-    ) -> list[tuple[PhysicalOffset, int]] | None:
-        """Append one record per (body, properties, flag), contiguously; all other fields come from `common`.
-
-        Returns physical offset and size in bytes of each; None if they do not fit in one file or a host is not IPv4. The caller
-        has checked all lengths. Raises DiskFull, StoreError.
-        """
-        born, store = self._host(common.born_host), self._host(common.store_host)
-        if len(born) != 8 or len(store) != 8:
-            return None
-        raw_topic = common.topic.encode()
-        topic = bytes((len(raw_topic),)) + raw_topic
-        fixed = RECORD_FIXED_BYTES + len(raw_topic)
-        total = sum([len(body) + len(properties) for body, properties, _ in entries]) + fixed * len(entries)
-        if total + END_BLANK_BYTES > self.file_bytes:
-            return None
-        file = self.file_for(total)
-        start = end = self.end
-        queue_id, sys_flag, born_ms = common.queue_id, common.sys_flag & _HOSTS_V4, common.born_timestamp_ms
-        born_ip, born_port, store_ip, store_port = born[:4], common.born_host[1], store[:4], common.store_host[1]
-        times, prepared = common.reconsume_times, common.prepared_transaction_offset
-        parts: list[Buffer] = []
-        extents = []
-        head, short, crc32 = RECORD_V4.pack, _I16.pack, zlib.crc32
-        for body, properties, flag in entries:
-            body_bytes, properties_bytes = len(body), len(properties)
-            size = fixed + body_bytes + properties_bytes
-            parts += (
-                head(
-                    size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, end, sys_flag, born_ms,
-                    born_ip, born_port, store_ms, store_ip, store_port, times, prepared, body_bytes,
-                ),
-                body, topic, short(properties_bytes), properties,
-            )  # fmt: skip
-            extents.append((end, size))
-            end = PhysicalOffset(end + size)
-            queue_offset = QueueOffset(queue_offset + 1)
-        at = start - file.start
-        data = b"".join(parts)
-        file.target[at : at + total] = data
-        if self._add_sum is not None:
-            view = memoryview(data)
-            for offset, size in extents:
-                self._add_sum((offset, size, crc32(view[offset - start : offset - start + size])))
+            while True:
+                start = end = self.end
+                records: list[bytes] = []
+                for message, entries in groups:
+                    encoded, end = encode_records(message, entries, end)
+                    records += encoded
+                file = self._current
+                if file is not None and end + END_BLANK_BYTES <= file.end:
+                    break
+                if end - start + END_BLANK_BYTES > self.file_bytes and len(records) > 1:
+                    reason = f"a batch of {end - start} bytes exceeds a commit log file"
+                    raise AppendRefused(PutStatus.MESSAGE_ILLEGAL, reason)
+                self.file_for(end - start)  # and once more, at the start of the next file
+        except LocalProtocolError as error:
+            raise StoreError(error.message) from error
+        file.target[start - file.start : end - file.start] = records[0] if len(records) == 1 else b"".join(records)
+        extents: list[Extent] = []
+        add_sum, crc32 = self._add_sum, zlib.crc32
+        for record in records:
+            size = len(record)
+            extents.append((start, size))
+            if add_sum is not None:
+                add_sum((start, size, crc32(record)))  # before `end`: the thread that syncs reads both
+            start += size  # type: ignore[assignment]
         self.end = end
-        return extents
-
-    def _append_v6(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> PhysicalOffset:
-        message.queue_offset, message.store_timestamp_ms = queue_offset, store_ms
-        record = encode_record(message)
-        return self.append_raw(record, message)
-
-    def append_raw(self, record: bytes, message: Message) -> PhysicalOffset:
-        """Append an encoded record after patching in its physical offset; returns the position after it."""
-        size = len(record)
-        file = self.file_for(size)
-        at = self.end - file.start
-        field_at = AT_PHYSICAL_OFFSET
-        record = record[:field_at] + _I64.pack(self.end) + record[field_at + 8 :]
-        file.target[at : at + size] = record
-        if self._add_sum is not None:
-            self._add_sum((self.end, size, zlib.crc32(record)))
-        message.physical_offset, message.store_bytes = self.end, size
-        self.end = PhysicalOffset(self.end + size)
-        return self.end
-
-    def _host(self, host: tuple[str, int]) -> bytes:
-        packed = self._hosts.get(host[0])
-        if packed is None:
-            if len(self._hosts) > _HOSTS_MAX:
-                self._hosts.clear()
-            packed = self._hosts[host[0]] = pack_host((host[0], 0))
-        return packed
+        return extents, None
 
     # ---- confirmation: a record is confirmed when it is durable
 
@@ -571,19 +436,4 @@ def plain_log(settings: StoreSettings, disk: Disk) -> CommitLog:
         full=capacity.nearly_full,
         sums=RecordSums(settings.root, disk),
         read_only=settings.read_only_dirs,
-    )
-
-
-def _fits(message: Message) -> bool:
-    """Whether the numbers of a message fit the fields of a record."""
-    i32, i64 = 1 << 31, 1 << 63
-    return (
-        -i32 <= message.queue_id < i32
-        and -i32 <= message.flag < i32
-        and -i32 <= message.sys_flag < i32
-        and -i32 <= message.reconsume_times < i32
-        and -i32 <= message.born_host[1] < i32
-        and -i32 <= message.store_host[1] < i32
-        and -i64 <= message.born_timestamp_ms < i64
-        and -i64 <= message.prepared_transaction_offset < i64
     )

@@ -21,9 +21,8 @@ from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES, MappedFile
 from saturnmq.store.files.record_sums import RecordSums
-from saturnmq.store.log.log import Confirmed
 from saturnmq.store.log.waiter import Waiter
-from saturnmq.store.results import PutStatus
+from saturnmq.store.results import Confirmed, PutStatus
 from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)

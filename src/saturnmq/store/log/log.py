@@ -18,21 +18,21 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import FlushFailed, StoreError
-from saturnmq.protocol.message import Buffer, Message
-from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.protocol.message import Entry, Message
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.files.record_sums import RecordSums
-from saturnmq.store.results import PutStatus
+from saturnmq.store.results import Answer, Confirmed, PutStatus
 
 Position: TypeAlias = PhysicalOffset
-"""Offset in the log, bytes. The position of an append is the end of its last record.
+"""Offset in the log, bytes. The position of an append is the end of its last record."""
 
-`append` may return a subclass of int that identifies the append: an entry of a deposed leader can be replaced by another one at
-the same offset, and only the first is the one that was asked about.
-"""
 
-Confirmed: TypeAlias = Callable[[PutStatus, str], object]
-"""Receives the outcome of a wait, PUT_OK if the position is confirmed, and the reason if it is not."""
+Group: TypeAlias = tuple[Message, Sequence[Entry]]
+"""Messages of one queue that differ in their entries only; the queue offset of the first and all else is in the `Message`."""
+
+Extent: TypeAlias = tuple[PhysicalOffset, int]
+"""Where a record lies in the log, and its size in bytes."""
 
 
 class AppendRefused(StoreError):
@@ -103,20 +103,17 @@ class Log(ReadableLog, Protocol):
 
     refusal: str
     quorum: bool
+    pooled: bool  # whether there is a transient pool
     sums: RecordSums | None  # checksums of the records behind the last checkpoint
 
     # ---- append
 
-    def append(self, message: Message, queue_offset: QueueOffset, store_ms: int) -> Position:
-        """Append a record. Sets the message's offsets, store time and size. Raises AppendRefused, StoreError."""
+    def append(self, groups: Sequence[Group]) -> tuple[list[Extent], Answer | None]:
+        """Append all records or none, with the queue offsets and store times that the messages carry; `end` moves behind them.
 
-    def append_all(self, messages: Sequence[Message]) -> Position:
-        """Append all records or none; queue offset and store time are set by the caller. Raises AppendRefused, StoreError."""
-
-    def append_entries(
-        self, common: Message, entries: Sequence[tuple[Buffer, bytes, int]], queue_offset: QueueOffset, store_ms: int
-    ) -> list[tuple[Position, int]] | None:
-        """Fast path for a batch: one record per (body, properties, flag). Returns offsets and sizes; None if unsupported."""
+        Returns offset and size of each record, and what confirms this append; None if reaching `end` does. Raises AppendRefused,
+        StoreError.
+        """
 
     async def stop_appends(self) -> None:
         """First step of a stop: take no more records, and stop replication. Raises StoreError, OSError."""
@@ -167,9 +164,6 @@ class Log(ReadableLog, Protocol):
     def slowest_flush_ms(self) -> int: ...
 
     # ---- transient pool: bytes that are appended but not yet in the files
-
-    @property
-    def pooled(self) -> bool: ...
 
     @property
     def free_buffers(self) -> int:

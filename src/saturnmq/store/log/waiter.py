@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.store.log.log import Confirmed
-from saturnmq.store.results import PutStatus
+from saturnmq.store.results import Confirmed, PutStatus
 
 
 class Waiter:

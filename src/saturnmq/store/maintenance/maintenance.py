@@ -60,9 +60,13 @@ class MaintainedStore(Protocol):
     reserve: Reserve
     failure: SaturnError | None
     refusal: str
-    dispatched: PhysicalOffset
-    last_store_ms: int
     replay_from: Callable[[PhysicalOffset], PhysicalOffset]
+
+    @property
+    def dispatched(self) -> PhysicalOffset: ...
+
+    @property
+    def last_store_ms(self) -> int: ...
 
     def commit(self) -> None: ...
 

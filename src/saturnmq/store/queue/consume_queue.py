@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -38,6 +39,8 @@ _READ_UNITS: Final = 4096
 
 Unit: TypeAlias = tuple[PhysicalOffset, int, int]
 """(physical offset, size, tags code)"""
+QueueShare: TypeAlias = "tuple[str, int, ConsumeQueue, QueueOffset, list[Unit]]"
+"""Topic, queue id and queue of consecutive units that are appended, and the queue offset of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,35 +191,31 @@ class ConsumeQueue:
 
     # ---- append
 
-    def append(self, queue_offset: QueueOffset, physical: PhysicalOffset, size: int, tags_code: int) -> bool:
-        """Append the unit of a queue offset; an existing unit is left unchanged (CQ-07).
+    def append_units(self, queue_offset: QueueOffset, units: Sequence[Unit]) -> bool:
+        """Append units from a queue offset on; those that exist already are left unchanged (CQ-07).
 
-        False if units before it are missing: the queue must be rebuilt.
+        False if units before them are missing: the queue must be rebuilt.
         """
         if queue_offset != self.max_offset:
             if queue_offset < self.max_offset:
-                return True
-            if self.max_offset:
+                units = units[self.max_offset - queue_offset :]
+                if not units:
+                    return True
+            elif self.max_offset:
                 return False
-            self._start_at(queue_offset)
-        self._tail += UNIT.pack(physical, size, tags_code)
-        self.max_offset = queue_offset = QueueOffset(queue_offset + 1)
-        if self.next_offset < queue_offset:
-            self.next_offset = queue_offset
-        self.max_physical = PhysicalOffset(physical + size)
+            else:
+                self._start_at(queue_offset)
+        self._tail += UNIT.pack(*units[0]) if len(units) == 1 else b"".join(starmap(UNIT.pack, units))
+        self.max_offset += len(units)  # type: ignore[assignment]
+        if self.next_offset < self.max_offset:
+            self.next_offset = self.max_offset
+        physical, size, _ = units[-1]
+        self.max_physical = physical + size  # type: ignore[assignment]
         return True
 
-    def append_units(self, queue_offset: QueueOffset, units: list[Unit]) -> bool:
-        """Append (physical offset, size, tags code) units from queue_offset on; False if that is not the next offset."""
-        if queue_offset != self.max_offset:
-            return False
-        pack = UNIT.pack
-        self._tail += b"".join([pack(*unit) for unit in units])
-        self.max_offset = queue_offset = QueueOffset(queue_offset + len(units))
-        if self.next_offset < queue_offset:
-            self.next_offset = queue_offset
-        self.max_physical = PhysicalOffset(units[-1][0] + units[-1][1])
-        return True
+    def append(self, queue_offset: QueueOffset, physical: PhysicalOffset, size: int, tags_code: int) -> bool:
+        """As `append_units`, for one."""
+        return self.append_units(queue_offset, [(physical, size, tags_code)])
 
     def append_extended(
         self,

@@ -152,7 +152,7 @@ class QueueTable:
         self.cache = FileCache(disk)
         self.list_file = StateFile(list_path, disk)
         self.by_key: dict[Key, ConsumeQueue] = {}
-        self._dirty: set[Key] = set()
+        self.dirty: set[Key] = set()
         self.listed: Listed | None = None  # contents of the list on disk; None: there is none
         self.removed: set[Key] = set()  # since the last full round was taken
         self.lock = threading.Lock()  # held while files of a queue, or the list, are written or removed
@@ -250,9 +250,6 @@ class QueueTable:
             self.by_key[(topic, queue_id)] = queue
         return queue
 
-    def mark_dirty(self, key: Key) -> None:
-        self._dirty.add(key)
-
     @property
     def max_physical(self) -> PhysicalOffset:
         """End of the last record that any queue points to, bytes; -1 without queues."""
@@ -268,12 +265,12 @@ class QueueTable:
     def round(self, least_bytes: int) -> FlushRound:
         """Take a round of the queues with at least least_bytes of unwritten units; 0 takes all of them and the list."""
         flushes = []
-        for key in sorted(self._dirty):
+        for key in sorted(self.dirty):
             queue = self.by_key.get(key)
             if queue is None:
-                self._dirty.discard(key)
+                self.dirty.discard(key)
             elif queue.dirty_bytes >= least_bytes:
-                self._dirty.discard(key)
+                self.dirty.discard(key)
                 flushes.append((key, queue, queue.begin_flush()))
         listing = None
         if least_bytes == 0:
@@ -285,7 +282,7 @@ class QueueTable:
 
     def restore_dirty(self, todo: FlushRound) -> None:
         """Mark the queues of a round that was not written as dirty again."""
-        self._dirty.update(key for key, _, _ in todo.queues)
+        self.dirty.update(key for key, _, _ in todo.queues)
 
     # ---- remove
 
@@ -308,7 +305,7 @@ class QueueTable:
             if self.listed is not None:
                 self.listed = self.listed.without(self.removed)
                 self.list_file.write(self.listed.encode())
-        self._dirty.difference_update(queues)
+        self.dirty.difference_update(queues)
         self._leaving.update(queues)
         for key in queues:
             yield
@@ -345,7 +342,7 @@ class QueueTable:
     def _delete(self, queues: list[tuple[Key, ConsumeQueue]]) -> None:
         """Remove the files and folders of queues that have been taken out of the table."""
         for key, queue in queues:
-            self._dirty.discard(key)
+            self.dirty.discard(key)
             self._delete_files(key, queue)
         for _ in self._deleting_folders({key[0] for key, _ in queues}):
             pass
@@ -360,7 +357,7 @@ class QueueTable:
             if 0 <= queue.max_physical <= start:
                 self._ends[key] = max(self._ends.get(key, QueueOffset(0)), queue.max_offset)
             queue.delete()
-        self._dirty.clear()
+        self.dirty.clear()
 
     def restore_ends(self) -> None:
         """Restore next offsets after `clear` and a replay: no queue restarts at 0 because its records have expired."""
@@ -368,7 +365,7 @@ class QueueTable:
             queue = self.get_or_make(*key)
             if queue.max_offset == 0 < end:
                 queue.begin_at(end)
-                self.mark_dirty(key)
+                self.dirty.add(key)
 
     def drop_unlisted(self) -> None:
         """After a crash, delete queues that are not in the list. Raises OSError. Does nothing without a list.
@@ -403,7 +400,7 @@ class QueueTable:
     def close(self) -> None:
         self.cache.close()
         self.by_key.clear()
-        self._dirty.clear()
+        self.dirty.clear()
 
 
 def _queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:

@@ -22,8 +22,7 @@ from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
-from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, tags_code
-from saturnmq.store.delay import delivery_code
+from saturnmq.protocol.properties import KEYS, UNIQUE_KEY
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.reserve import Reserve
@@ -35,7 +34,6 @@ from saturnmq.store.log.log import Log
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.queue.queues import QueueTable
-from saturnmq.store.reading import place_of
 from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
 from saturnmq.store.recovery.hints import log_files_hint
 from saturnmq.store.recovery.recover import (
@@ -76,10 +74,22 @@ class RecoveredStore(Protocol):
     index_queue: IndexQueue | None
     checkpoint: Checkpoint
     reserve: Reserve
-    last_store_ms: int
-    dispatched: PhysicalOffset
 
-    def append_extended(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
+    @property
+    def last_store_ms(self) -> int: ...
+
+    @property
+    def dispatched(self) -> PhysicalOffset: ...
+
+    def skip_to(self, offset: PhysicalOffset) -> None: ...
+
+    def note_store_time(self, store_ms: int) -> None: ...
+
+    def place_of(self, physical: PhysicalOffset) -> tuple[int, int, QueueOffset] | None: ...
+
+    def code_of(self, message: Message) -> int: ...
+
+    def append_unit(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
 
     def begin_maintenance(self, boundaries: Sequence[PhysicalOffset]) -> None: ...
 
@@ -247,7 +257,8 @@ def _empty(store: RecoveredStore) -> None:
     store.queues.remove(list(store.queues.by_key))
     if store.index is not None:
         store.index.clear()
-    begin = store.dispatched = PhysicalOffset(0)
+    begin = PhysicalOffset(0)
+    store.skip_to(begin)
     store.log.set_end(begin)
     store.log.set_confirmed(begin)
     store.begin_maintenance([begin])
@@ -347,7 +358,7 @@ class _Recovery:
             if self._lag_from is not None and store.index_queue is not None:
                 let_index_lag(store.index_queue, min(begin, self._lag_from))
         store.log.set_confirmed(scan.end)
-        store.dispatched = scan.end
+        store.skip_to(scan.end)
         return not clean or cut > 0 or dropped > 0 or self.written > 0 or self._lag_from is not None
 
     def _read(self, start: PhysicalOffset, scan: Scan) -> bool:
@@ -360,7 +371,7 @@ class _Recovery:
         self._blocks.clear()
         crc, durable = store.settings.check_crc_on_recover, self.todo.durable
         for message in good_records(store.log, start, scan, check_crc=crc, durable=durable):
-            store.last_store_ms = mend_time(message, store.last_store_ms)
+            store.note_store_time(mend_time(message, store.last_store_ms))
             if not self.boundaries or message.physical_offset - self.boundaries[-1] >= BOUNDARY_BYTES:
                 self.boundaries.append(message.physical_offset)
             if self.progress is not None and message.physical_offset - self._reported >= _PROGRESS_BYTES:
@@ -415,9 +426,10 @@ class _Recovery:
     def _queue_unit(self, message: Message) -> bool:
         store = self.store
         key = (message.topic, message.queue_id)
-        expected = (message.physical_offset, message.store_bytes, self._code(message))
+        code = store.code_of(message)
+        expected = (message.physical_offset, message.store_bytes, code)
         to_append = message.physical_offset >= self.queues_from
-        appended = self._append(key, message, expected[2]) if to_append else None
+        appended = self._append(key, message, code) if to_append else None
         if appended is not None:
             return appended
         queue = store.queues.get(key)
@@ -429,7 +441,7 @@ class _Recovery:
             return True
         unit = queue.unit(message.queue_offset)
         newer = unit is not None and unit[0] > message.physical_offset
-        if newer and unit and place_of(store, unit[0]) == (unit[1], message.queue_id, message.queue_offset):
+        if newer and unit and store.place_of(unit[0]) == (unit[1], message.queue_id, message.queue_offset):
             return True  # unit of a topic that was deleted and re-created
         if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
             return False
@@ -452,18 +464,18 @@ class _Recovery:
         before = queue.max_offset
         if not before and number:
             first = self._emptied.get(key)
-            if first is not None and place_of(store, first[0]) != (first[1], key[1], 0):
+            if first is not None and store.place_of(first[0]) != (first[1], key[1], 0):
                 return False  # its units were damaged: those that the truncation took belong to older records
             start = store.log.first_position
             if self.queues_from > start and not self.has_queue_list:
                 return False  # its earlier units are missing
             if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
                 return False  # the log before it is too short for that many records
-        if not store.append_extended(queue, message, code):
+        if not store.append_unit(queue, message, code):
             return False
         if queue.max_offset == before:
             return None
-        store.queues.mark_dirty(key)
+        store.queues.dirty.add(key)
         self.written += 1
         if self.written - self._saved >= UNITS_KEPT:
             self._write_queues()
@@ -530,10 +542,6 @@ class _Recovery:
             f"{message.topic}/{message.queue_id}, where number {must} must follow",
             hint=_CUT.format(message.physical_offset),
         )
-
-    def _code(self, message: Message) -> int:
-        delivery_ms = delivery_code(message, self.store.settings.message_delay_level)
-        return tags_code(message.properties_raw) if delivery_ms is None else delivery_ms
 
 
 def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:

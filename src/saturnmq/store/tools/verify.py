@@ -18,8 +18,7 @@ from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import TIME_END_MS, Message
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.protocol.properties import tags_code
-from saturnmq.store.delay import delivery_code
+from saturnmq.store.delay import unit_code
 from saturnmq.store.files.state_file import StateFile
 from saturnmq.store.queue.queues import LIST_NAME
 from saturnmq.store.recovery.checkpoint import CHECKPOINT_BYTES, Checkpoint, Note
@@ -408,8 +407,9 @@ class _Verifier:
                 at = offset - file.start + 56
                 self._problem(file.path, description, at=at, offset=offset, weight=Weight.REMARK)
         if message.sys_flag & TRANSACTION_MASK not in _NOT_IN_QUEUE:
-            delivery_ms = delivery_code(message, self.settings.message_delay_level)
-            self.queues.record(message, tags_code(message.properties_raw) if delivery_ms is None else delivery_ms)
+            levels = self.settings.message_delay_level
+            code = unit_code(message.topic, message.properties_raw, message.store_timestamp_ms, levels)
+            self.queues.record(message, code)
         if self.index is not None:
             self.index.record(message)
 
