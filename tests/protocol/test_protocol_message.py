@@ -79,12 +79,13 @@ def test_record_layout_matches_documented_offsets() -> None:
 def test_position_constants_match_record_layout() -> None:
     raw = encode_record(PLAIN)
     read = struct.unpack_from
-    assert read(">i", raw, messages.AT_QUEUE_ID) == (3,)
-    assert read(">q", raw, messages.AT_QUEUE_OFFSET) == (5,)
-    assert read(">q", raw, messages.AT_PHYSICAL_OFFSET) == (1024,)
-    assert read(">i", raw, messages.AT_SYS_FLAG) == (0,)
-    assert read(">q", raw, messages.AT_BORN_TIMESTAMP) == (1600000000001,)
-    assert read(">q", raw, messages.AT_STORE_TIMESTAMP_V4) == (1600000000002,)
+    assert read(">i", raw, messages.position_of("queue_id")) == (3,)
+    assert read(">q", raw, messages.position_of("queue_offset")) == (5,)
+    assert read(">q", raw, messages.position_of("physical_offset")) == (1024,)
+    assert read(">i", raw, messages.position_of("sys_flag")) == (0,)
+    assert read(">q", raw, messages.position_of("born_timestamp")) == (1600000000001,)
+    assert read(">q", raw, messages.position_of("store_timestamp")) == (1600000000002,)
+    assert messages.head_struct("magic", "queue_offset").unpack_from(raw) == (messages.MESSAGE_MAGIC, 5)
     assert messages.RECORD_V4.size == 88
     assert messages.RECORD_FIXED_BYTES == 91
     assert messages.BLANK_MAGIC & 0xFFFFFFFF == 0xCBD43194
@@ -98,6 +99,7 @@ def test_ipv6_hosts_set_sys_flag_bits_and_extend_record(born: str, store: str) -
     raw = encode_record(sent)
     assert len(raw) == 91 + 4 + 1 + 12 * (":" in born) + 12 * (":" in store)
     got = decode_record(raw)
+    assert struct.unpack_from(">q", raw, messages.position_of("store_timestamp", got.sys_flag)) == (7,)
     assert bool(got.sys_flag & SysFlag.BORN_HOST_V6) == (":" in born)
     assert bool(got.sys_flag & SysFlag.STORE_HOST_V6) == (":" in store)
     assert same(got, sent)

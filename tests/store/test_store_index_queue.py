@@ -16,7 +16,7 @@ from small_store import bodies, message, opened
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.protocol.errors import DiskFull, OutOfDescriptors
-from saturnmq.protocol.message import AT_STORE_TIMESTAMP_V4, decode_record
+from saturnmq.protocol.message import decode_record, position_of
 from saturnmq.protocol.properties import keys_of
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
@@ -384,7 +384,7 @@ async def test_index_that_lags_gets_no_impossible_time(tmp_path: Path, monkeypat
     await store.abort()
     path = tmp_path / "commitlog" / f"{at - at % FILE_BYTES:020d}"
     with path.open("r+b") as file:
-        file.seek(at % FILE_BYTES + AT_STORE_TIMESTAMP_V4)
+        file.seek(at % FILE_BYTES + position_of("store_timestamp"))
         file.write((-5).to_bytes(8, "big", signed=True))
     for path in (tmp_path / "index").iterdir():
         path.unlink()

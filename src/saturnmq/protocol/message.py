@@ -1,29 +1,14 @@
 """The message record as stored and pulled, message properties, the batch body, and tag hashes.
 
-This module is the only place that reads and writes the record layout. The positions of fixed fields are exported as constants
-(`AT_...`), so the store can patch and read them without decoding a record.
+RECORD_FIELDS is the layout of a record's head. All else is derived from it: `head_struct` and `position_of` serve callers that
+read or patch a few fields without decoding a record.
 
 Requirements: MSG-01..MSG-07, ST-07, ST-09.
 """
 
-# Message record, big-endian (MSG-02, docs/spec/00 section 4.1).
+# Message record, big-endian (MSG-02, docs/spec/00 section 4.1): the fields of RECORD_FIELDS, from 0 to 88 with two IPv4 hosts.
 # Hosts take 20 bytes instead of 8 when sysFlag bit 4 (born) or bit 5 (store) is set.
-#   at  type  field              meaning
-#    0  i32   total_size         bytes of the whole record
-#    4  i32   magic              0xDAA320A7; the filler at a file's end has 0xCBD43194
-#    8  i32   body_crc           CRC-32 of the body as stored & 0x7FFFFFFF
-#   12  i32   queue_id
-#   16  i32   flag               set by the producer application, not interpreted
-#   20  i64   queue_offset       number of the message in its queue
-#   28  i64   physical_offset    position in the commit log, bytes
-#   36  i32   sys_flag
-#   40  i64   born_timestamp     Unix ms, the producer's clock
-#   48  4|16  born host IP, then i32 port
-#   56  i64   store_timestamp    Unix ms, taken inside the append
-#   64  4|16  store host IP, then i32 port
-#   72  i32   reconsume_times
-#   76  i64   prepared_transaction_offset
-#   84  i32   body length, body
+#    .  ...   body, as long as body_bytes says
 #    .  u8    topic length, topic
 #    .  i16   properties length, properties
 #
@@ -53,19 +38,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MESSAGE_MAGIC: Final = -626843481  # 0xDAA320A7
 BLANK_MAGIC: Final = -875286124  # 0xCBD43194, filler at the end of a commit log file
-RECORD_FIXED_BYTES: Final = 91  # a record with two IPv4 hosts, no body, no topic, no properties
 BATCH_FIXED_BYTES: Final = 22
 BATCH_MESSAGES_MAX: Final = 10_000  # messages of one batch: a broker stores it in one step of the event loop
 TOPIC_BYTES_MAX: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767
 
-AT_QUEUE_ID: Final = 12
-AT_QUEUE_OFFSET: Final = 20
-AT_PHYSICAL_OFFSET: Final = 28
-AT_SYS_FLAG: Final = 36
-AT_BORN_TIMESTAMP: Final = 40
 TIME_END_MS: Final = 1 << 43  # year 2248: no time in a record or a file is later
-AT_STORE_TIMESTAMP_V4: Final = 56  # 12 more when the born host is IPv6
 
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
@@ -76,17 +54,62 @@ _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 HOSTS_V6: Final = _BORN_V6 | _STORE_V6  # bits of sys_flag that say how long the hosts are
 
-RECORD_HEADS: Final = {  # total_size .. body length, by the two IPv6 bits
-    bits: struct.Struct(f">iiiiiqqiq{16 if bits & _BORN_V6 else 4}siq{16 if bits & _STORE_V6 else 4}siiqi")
-    for bits in (0, _BORN_V6, _STORE_V6, HOSTS_V6)
+RECORD_FIELDS: Final = {  # of a record's head, in order, with their struct codes; the one place that knows the layout
+    "total_size": "i",  # bytes of the whole record
+    "magic": "i",  # 0xDAA320A7; the filler at a file's end has 0xCBD43194
+    "body_crc": "i",  # CRC-32 of the body as stored & 0x7FFFFFFF
+    "queue_id": "i",
+    "flag": "i",  # set by the producer application, not interpreted
+    "queue_offset": "q",  # number of the message in its queue
+    "physical_offset": "q",  # position in the commit log, bytes
+    "sys_flag": "i",
+    "born_timestamp": "q",  # Unix ms, the producer's clock
+    "born_ip": "4s",  # 16 bytes if it is IPv6
+    "born_port": "i",
+    "store_timestamp": "q",  # Unix ms, taken inside the append
+    "store_ip": "4s",  # 16 bytes if it is IPv6
+    "store_port": "i",
+    "reconsume_times": "i",
+    "prepared_transaction_offset": "q",
+    "body_bytes": "i",
+}
+
+
+def _codes(bits: int) -> dict[str, str]:
+    """The struct code of each field of the head, by the IPv6 bits of sys_flag."""
+    long = {"born_ip"} if bits & _BORN_V6 else set()
+    long |= {"store_ip"} if bits & _STORE_V6 else set()
+    return {name: "16s" if name in long else code for name, code in RECORD_FIELDS.items()}
+
+
+def head_struct(*names: str) -> struct.Struct:
+    """Unpacks these fields of a head, in the order of the layout, and skips the others; behind a host only if it is IPv4."""
+    codes = [code if name in names else f"{struct.calcsize(code)}x" for name, code in RECORD_FIELDS.items()]
+    while codes[-1].endswith("x"):
+        del codes[-1]
+    return struct.Struct(">" + "".join(codes))
+
+
+def position_of(name: str, bits: int = 0) -> int:
+    """Where a field of the head begins, bytes; bits: the IPv6 bits of sys_flag."""
+    codes = _codes(bits)
+    return struct.calcsize(">" + "".join(list(codes.values())[: list(codes).index(name)]))
+
+
+RECORD_HEADS: Final = {  # the whole head, by the IPv6 bits
+    bits: struct.Struct(">" + "".join(_codes(bits).values())) for bits in (0, _BORN_V6, _STORE_V6, HOSTS_V6)
 }
 RECORD_V4: Final = RECORD_HEADS[0]
+RECORD_FIXED_BYTES: Final = RECORD_V4.size + 3  # a record with two IPv4 hosts, no body, no topic, no properties
+_AT_SYS_FLAG: Final = position_of("sys_flag")
+_AT_STORE_TIMESTAMP: Final = position_of("store_timestamp"), position_of("store_timestamp", _BORN_V6)
+STORE_TIMESTAMP_END_MAX: Final = _AT_STORE_TIMESTAMP[1] + 8  # a head of so many bytes has it in any case
 
 
-def store_timestamp_of(record: bytes | memoryview) -> int:
+def store_timestamp_of(record: Buffer) -> int:
     """Store timestamp of a record, Unix ms."""
-    at = AT_STORE_TIMESTAMP_V4 + (12 if record[AT_SYS_FLAG + 3] & _BORN_V6 else 0)
-    return int.from_bytes(record[at : at + 8], "big")
+    at = _AT_STORE_TIMESTAMP[bool(record[_AT_SYS_FLAG + 3] & _BORN_V6)]
+    return int.from_bytes(record[at : at + 8], "big", signed=True)
 
 
 NAME_SEPARATOR: Final = "\x01"
@@ -308,7 +331,7 @@ def record_properties(buffer: Buffer, at: int = 0) -> bytes:
     """
     try:
         (total,) = _I32.unpack_from(buffer, at)
-        (sys_flag,) = _I32.unpack_from(buffer, at + AT_SYS_FLAG)
+        (sys_flag,) = _I32.unpack_from(buffer, at + _AT_SYS_FLAG)
         pos = at + RECORD_HEADS[sys_flag & HOSTS_V6].size
         (body_bytes,) = _I32.unpack_from(buffer, pos - 4)
         topic_at = pos + body_bytes

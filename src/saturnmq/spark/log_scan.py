@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from saturnmq.protocol.errors import ConfigError, MessageError
-from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record
+from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, head_struct
 from saturnmq.spark.decode import Ints
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import is_archive, number_of, opened
@@ -39,7 +39,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024 * 1024
 ENTRY_BYTES: Final = 48
-_RECORD: Final = struct.Struct(">ii20xq")
+_RECORD: Final = head_struct("total_size", "magic", "physical_offset")
 _ENTRY: Final = struct.Struct(">iiq")
 _MAGIC: Final = struct.pack(">i", MESSAGE_MAGIC)
 _LEDGER_BLANK: Final = b"\xff\xff\xff\xff"

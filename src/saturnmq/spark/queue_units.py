@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from saturnmq.protocol.errors import StoreError
-from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash
+from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash, store_timestamp_of
 from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import packed
@@ -48,8 +48,6 @@ BLOCK_UNITS: Final = 50_000
 GAP_BYTES: Final = 64 * 1024  # records closer than this are read together
 READ_BYTES: Final = 8 * 1024 * 1024
 _LMQ: Final = "%LMQ%"  # prefix of light message queues, whose units point to records of other topics
-_BORN_V6: Final = 0x10
-_STORE_MS_AT: Final = (56, 68)  # position in a record with an IPv4, an IPv6 born host
 
 
 class QueuePiece(NamedTuple):
@@ -156,8 +154,7 @@ def _first_ms(path: Path) -> int:
     if len(data) < 80:
         return -1
     head = np.frombuffer(data[: HEAD.itemsize], dtype=HEAD)[0]
-    at = _STORE_MS_AT[bool(head["sys_flag"] & _BORN_V6)]
-    return int.from_bytes(data[at : at + 8], "big") if head["magic"] == MESSAGE_MAGIC else -1
+    return store_timestamp_of(data) if head["magic"] == MESSAGE_MAGIC else -1
 
 
 def _bounds(folder: Path) -> tuple[int, int]:

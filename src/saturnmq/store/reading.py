@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import logging
 import mmap
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from time import thread_time
 from typing import Final
 
-from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError
-from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, record_properties
+from saturnmq.protocol.message import (
+    HOSTS_V6,
+    MESSAGE_MAGIC,
+    RECORD_FIXED_BYTES,
+    RECORD_V4,
+    decode_record,
+    head_struct,
+    record_properties,
+)
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, NO_QUEUE_OFFSET, PhysicalOffset, QueueOffset
 from saturnmq.slices import Steps, completed
 from saturnmq.store import cold
@@ -40,11 +46,10 @@ _SCAN_BYTES_MIN: Final = 16_000  # consume queue bytes examined for one pull (BP
 # CPU time that a filter may take in one event-loop iteration; the next pull continues where this one stopped
 FILTER_SECONDS_MAX: Final = 0.02
 _FILTER_STEP: Final = 16  # messages between two checks of the time limit
-_HEAD: Final = struct.Struct(">ii4xi4xqq")  # size, magic, queue id, queue offset, physical offset of a record
-# As _HEAD, plus sys flag and, for a record with IPv4 hosts, the body's length.
-_HEAD_AND_BODY: Final = struct.Struct(">ii4xi4xqqi44xi")
-_AT_BODY: Final = 88
-_HOSTS_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_CHECKED: Final = ("total_size", "magic", "queue_id", "queue_offset", "physical_offset")
+_HEAD: Final = head_struct(*_CHECKED)
+_HEAD_AND_BODY: Final = head_struct(*_CHECKED, "sys_flag", "body_bytes")
+_AT_BODY: Final = RECORD_V4.size
 
 
 class StoreReader(ABC):
@@ -343,7 +348,7 @@ class StoreReader(ABC):
         if record is None or size < RECORD_FIXED_BYTES or self.settings.check_crc_on_read:
             return None
         *head, sys_flag, body_bytes = _HEAD_AND_BODY.unpack_from(record)
-        if head != [size, MESSAGE_MAGIC, queue_id, queue_offset, physical] or sys_flag & _HOSTS_V6:
+        if head != [size, MESSAGE_MAGIC, queue_id, queue_offset, physical] or sys_flag & HOSTS_V6:
             return None
         at = _AT_BODY + body_bytes
         if not _AT_BODY <= at < size:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import MessageError
-from saturnmq.protocol.message import Host, Message, decode_record, encode_record
+from saturnmq.protocol.message import Host, Message, decode_record, encode_record, position_of
 from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.ids import LedgerIndex, Term
 from saturnmq.store.files.disk import Disk
@@ -25,7 +25,7 @@ from saturnmq.store.files.state_file import StateFile
 MEMBERS_TOPIC: Final = "rmq_sys_SATURNMQ_MEMBERS"
 MARK: Final = int.from_bytes(b"SMQ-MBRS", "big")
 _MARK_BYTES: Final = MARK.to_bytes(8, "big")
-_MARK_AT: Final = slice(76, 84)  # prepared_transaction_offset of a record with two IPv4 hosts (MSG-01)
+_MARK_AT: Final = slice((_AT := position_of("prepared_transaction_offset")), _AT + 8)
 _HOST: Final = Host("127.0.0.1", 10911)
 
 

@@ -3,15 +3,6 @@
 Requirements: DL-B02..DL-B04, DL-X04, DL-X16, DUR-08, MSG-01.
 """
 
-# The fields of a record that the body check reads; offsets after the hosts depend on the hosts' lengths (MSG-01).
-#   at  type  field
-#    0  i32   total_bytes
-#    4  i32   magic
-#    8  i32   body_crc
-#   36  i32   sys_flag         which of the two hosts are IPv6, 12 bytes longer
-#   84  i32   body_bytes       here with two IPv4 hosts
-#    .  ...   body, u8 topic_bytes, topic, i16 properties_bytes, properties
-
 from __future__ import annotations
 
 import struct
@@ -19,33 +10,30 @@ from typing import Final
 
 from saturnmq.protocol.codes import SELF_TEST_TOPIC, SysFlag
 from saturnmq.protocol.message import (
-    AT_PHYSICAL_OFFSET,
+    HOSTS_V6,
     MESSAGE_MAGIC,
+    RECORD_HEADS,
     TOPIC_BYTES_MAX,
     Host,
     Message,
     body_crc,
     encode_record,
+    head_struct,
+    position_of,
 )
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 
 _OFFSET: Final = struct.Struct(">q")
-_OFFSET_END: Final = AT_PHYSICAL_OFFSET + _OFFSET.size
-_HEAD: Final = struct.Struct(">iii24xi")
+_AT_OFFSET: Final = position_of("physical_offset")
+_OFFSET_END: Final = _AT_OFFSET + _OFFSET.size
+_HEAD: Final = head_struct("total_size", "magic", "body_crc", "sys_flag")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
-_AT_BODY_BYTES: Final = {
-    0: 84,
-    int(SysFlag.BORN_HOST_V6): 96,
-    int(SysFlag.STORE_HOST_V6): 96,
-    SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6: 108,
-}
-_ANY_V6: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
 def stamp_message(body: bytes, pos: int) -> bytes:
     """Set the message's physical offset: the entry's position plus 48 (DL-B03). All members store the same bytes."""
-    return b"".join((body[:AT_PHYSICAL_OFFSET], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
+    return b"".join((body[:_AT_OFFSET], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
 
 
 def message_is_good(body: memoryview) -> bool:
@@ -55,11 +43,11 @@ def message_is_good(body: memoryview) -> bool:
     """
     try:
         total, magic, crc, sys_flag = _HEAD.unpack_from(body)
-        at = _AT_BODY_BYTES[sys_flag & _ANY_V6]
-        (body_bytes,) = _I32.unpack_from(body, at)
+        at = RECORD_HEADS[sys_flag & HOSTS_V6].size
+        (body_bytes,) = _I32.unpack_from(body, at - 4)
         if magic != MESSAGE_MAGIC or total != len(body) or body_bytes < 0:
             return False
-        end = at + 4 + body_bytes
+        end = at + body_bytes
         topic_bytes = body[end]
         topic_end = end + 1 + topic_bytes
         (properties_bytes,) = _I16.unpack_from(body, topic_end)
@@ -68,7 +56,7 @@ def message_is_good(body: memoryview) -> bool:
         return False
     if topic_bytes > TOPIC_BYTES_MAX or not 0 <= properties_bytes == total - topic_end - 2:
         return False
-    return body_crc(body[at + 4 : end]) == int(crc)
+    return body_crc(body[at:end]) == int(crc)
 
 
 def noop_message(store_host: tuple[str, int], now_ms: int) -> bytes:

@@ -21,9 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.metrics import Histogram
-from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, FlushFailed, LocalProtocolError, StoreError
-from saturnmq.protocol.message import AT_STORE_TIMESTAMP_V4, BLANK_MAGIC, MESSAGE_MAGIC, encode_records
+from saturnmq.protocol.message import (
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    STORE_TIMESTAMP_END_MAX,
+    encode_records,
+    store_timestamp_of,
+)
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
@@ -38,14 +43,12 @@ log = logging.getLogger(__name__)
 
 END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
 _BLANK: Final = struct.Struct(">ii")
-_I64: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">ii")
 _CUT_HINT: Final = "Stop the broker and restore the file from a copy."
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
 _SPARE_AT_PERCENT: Final = 80  # the next file is created when the current one is this full
 _RESIDENT_BYTES: Final = 32 << 20  # bytes before the flushed offset that stay resident in the current file
-_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 
 
 class CommitLog:
@@ -358,16 +361,9 @@ class CommitLog:
 
     def store_time(self, offset: PhysicalOffset) -> int:
         """Store timestamp of the record at an offset, Unix ms; -1 if there is none."""
-        head = self.view(offset, 68)
-        if head is None or _HEAD.unpack_from(head, 0)[1] != MESSAGE_MAGIC:
-            return -1
-        at = AT_STORE_TIMESTAMP_V4
-        if int.from_bytes(head[36:40], "big") & _BORN_V6:
-            at += 12
-            head = self.view(offset, at + 8)
-            if head is None:
-                return -1
-        return int(_I64.unpack_from(head, at)[0])
+        head = self.view(offset, STORE_TIMESTAMP_END_MAX)
+        is_record = head is not None and _HEAD.unpack_from(head)[1] == MESSAGE_MAGIC
+        return store_timestamp_of(head) if head is not None and is_record else -1
 
     def next_file_start(self, offset: PhysicalOffset) -> PhysicalOffset:
         """Start offset of the file after the one that contains offset (ST-18)."""

@@ -16,7 +16,7 @@ from typing import Final
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
-from saturnmq.protocol.message import TIME_END_MS, Message
+from saturnmq.protocol.message import TIME_END_MS, Message, position_of
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.delay import unit_code
 from saturnmq.store.files.state_file import StateFile
@@ -404,7 +404,7 @@ class _Verifier:
             self._earlier += 1
             if self._earlier <= 10:
                 description += "; a search by time may miss by as much"
-                at = offset - file.start + 56
+                at = offset - file.start + position_of("store_timestamp", message.sys_flag)
                 self._problem(file.path, description, at=at, offset=offset, weight=Weight.REMARK)
         if message.sys_flag & TRANSACTION_MASK not in _NOT_IN_QUEUE:
             levels = self.settings.message_delay_level
