@@ -135,8 +135,7 @@ class Message:
     """A message as it is stored and pulled.
 
     properties_raw is the encoded property string; `properties` decodes it. Times are Unix ms. queue_offset, physical_offset,
-    store_timestamp_ms, body_crc and store_bytes (record length) are set only once the message is stored. tags_code: of its tags, if
-    the maker of the message has read them already.
+    store_timestamp_ms, body_crc and store_bytes (record length) are set only once the message is stored.
     """
 
     topic: str
@@ -155,7 +154,6 @@ class Message:
     store_timestamp_ms: int = 0
     body_crc: int = 0
     store_bytes: int = 0
-    tags_code: int | None = field(default=None, repr=False, compare=False)
     _properties: dict[str, str] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -38,11 +38,11 @@ class MessageProperties:
     """The properties of a message on its way in, parsed once: every later step of a send reads this view.
 
     text: what the record holds: as it was sent, without WAIT, and with the CLUSTER of this broker. wait: whether the sender waits
-    until the message is durable. tags_code: that of the consume queue unit. special: values of what makes it more than a record in
-    its queue, a transaction or a delay; empty for most messages.
+    until the message is durable. special: values of what makes it more than a record in its queue, a transaction or a delay; empty
+    for most messages.
     """
 
-    __slots__ = ("special", "tags_code", "text", "wait")
+    __slots__ = ("special", "text", "wait")
 
     def __init__(self, text: str, cluster_suffix: str) -> None:
         self.wait = True
@@ -53,8 +53,6 @@ class MessageProperties:
             self.wait = wait != "false"
         if "CLUSTER\x01" in text:
             text = without(text, PropertyKey.CLUSTER)
-        tags = (_PAIR + text).partition("\x02TAGS\x01")[2].partition(_PAIR)[0]
-        self.tags_code = (_tag_hashes.get(tags) or _tag_hash(tags)) if tags else 0
         self.special: Mapping[str, str] = _NONE
         if "DEL" in text or "TRAN_MSG\x01" in text:  # DEL is part of each name of a delay, and maybe of other text
             self.special = {name: value for name in _SPECIAL if (value := find(text, name)) is not None}

@@ -252,7 +252,6 @@ def put_one(
         born_host(connection),
         ctx.identity.store_host,
         fields.reconsume_times,
-        tags_code=properties.tags_code,
     )
     began_ns = perf_counter_ns()
     result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)

@@ -130,7 +130,6 @@ def _send(
         connection.attributes.get("host") or reference.born_host(connection),  # type: ignore[arg-type]
         ctx.identity.store_host,
         parsed.reconsume,
-        tags_code=properties.tags_code,
     )
     answers = ctx.answers
     if parsed.asks:  # no message comes here that does not wait
