@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -151,6 +151,9 @@ bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side b
 	$(BIN)/python bench/store.py $(ARGS)
 	$(BIN)/python bench/consume.py $(ARGS)
 	$(BIN)/python bench/ledger.py $(ARGS)
+
+bench-load: $(READY)  ## sends, batches and pulls of a load generator in C, beside Apache 4.9.7 (ARGS=--quick); needs gcc
+	$(BIN)/python bench/load.py $(ARGS)
 
 bench-spark: $(READY)  ## the same data through Spark to and from SaturnMQ and Kafka, side by side (ARGS=--quick)
 	$(BIN)/python bench/spark.py $(ARGS)
