@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,10 @@ help:  ## what there is
 # $(call install,EXTRAS) installs the project with these extras; modules are compiled when they are first imported.
 install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[$(1)]"
 
-$(LIGHT): pyproject.toml
+# Sources of the compiled hot path: a change of one compiles it again.
+HOT := setup.py $(wildcard src/saturnmq/hot/*.py src/saturnmq/hot/*.pxd)
+
+$(LIGHT): pyproject.toml $(HOT)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: $(PYTHON) is older than 3.11; install a newer one or say make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
@@ -52,6 +55,8 @@ $(LIGHT): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade "pip>=24"
 	$(call install,light)
+	@$(BIN)/python -c 'from saturnmq.hot import is_compiled; print("hot path: compiled" if is_compiled() else \
+	  "hot path: pure Python, about half as fast; sudo apt install gcc python3-dev, touch setup.py and make setup compile it")'
 	@touch $@
 
 $(READY): $(LIGHT)
@@ -75,6 +80,9 @@ NEEDED := $(if $(and $(P),$(filter-out $(WITH_SPARK),$(firstword $(subst /, ,$(P
 
 test: $(NEEDED)  ## the tests; P=filter: of one package or file below tests/ (HYPOTHESIS_SEED=N draws new examples)
 	$(PYTEST) $(addprefix tests/,$(P)) $(UNIT) $(if $(P),$(FEW_WORKERS),$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+
+test-pure: $(READY)  ## the tests of what has a compiled part, without it
+	SATURNMQ_PURE=1 $(PYTEST) $(addprefix tests/,protocol net store broker raft client) $(UNIT) $(WORKERS) $(FOLDERS) $(RERUNS)
 
 test-fast: $(LIGHT)  ## within a minute: the tests that start no process, no Spark and no browser
 	$(PYTEST) $(addprefix tests/,$(FAST)) $(UNIT_FAST) $(FEW_WORKERS) $(FOLDERS)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import platform
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import psutil
 import pytest
 
 import saturnmq
+import saturnmq.hot
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.frames.command import Command, encode_frame
 
@@ -29,7 +33,7 @@ Start = Callable[..., Any]
 def test_standalone_prints_ready_line_and_exits_0_on_sigterm(standalone: Start) -> None:
     server = standalone()
     facts = server.facts
-    assert {"namesrv", "broker", "advertised", "store", "durability", "twin", "loop"} <= set(facts)
+    assert {"namesrv", "broker", "advertised", "store", "durability", "hot", "loop"} <= set(facts)
     assert facts["durability"] == "ASYNC_FLUSH"
     open_ports = [port.partition(":") for port in facts["unauthenticated"].split(",")]
     assert [name for name, _, _ in open_ports] == ["namesrv", "broker", "fast"]
@@ -270,19 +274,35 @@ def test_version_line_lists_build_and_runtime(started_cli: Cli) -> None:
     line = started_cli("--version").stdout
     words = dict(word.split("=", 1) for word in line.split()[2:])
     assert words["protocol"] == "407"
-    assert words["twin"] == "python"
-    assert set(words) == {"commit", "python", "twin", "loop", "protocol"}
+    assert words["hot"] == ("compiled" if saturnmq.hot.is_compiled() else "pure")
+    assert set(words) == {"commit", "python", "hot", "loop", "protocol"}
     assert words["python"] == platform.python_version()
     assert words["loop"] in ("asyncio", "uvloop")
     assert re.fullmatch(r"[0-9a-f]{7,40}|release", words["commit"]), words
 
 
 @pytest.mark.spec("PKG-02")
-def test_pure_0_without_compiled_implementation_fails(cli: Cli, tmp_path: Path) -> None:
-    args = ("standalone", "--data", str(tmp_path), "--namesrv-port", "0", "--port", "0")
-    done = cli(*args, env={"SATURNMQ_PURE": "0"})
-    assert done.returncode == 2
-    assert "SATURNMQ_PURE" in done.stderr
+def test_pure_variable_chooses_the_implementation(tmp_path: Path) -> None:
+    """1 leaves the compiled modules out; 0 demands them, which a copy of the package without them refuses."""
+
+    def version(**env: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "saturnmq.cli", "--version"]
+        return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=False)
+
+    assert "hot=pure" in version(SATURNMQ_PURE="1").stdout.split()
+    package = Path(saturnmq.__file__).parent
+    shutil.copytree(package, tmp_path / "saturnmq", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    assert "hot=pure" in version(PYTHONPATH=str(tmp_path)).stdout.split()
+    refused = version(PYTHONPATH=str(tmp_path), SATURNMQ_PURE="0")
+    assert refused.returncode == 2
+    assert "SATURNMQ_PURE=0" in refused.stderr and "make setup" in refused.stderr
+
+
+@pytest.mark.spec("PKG-02")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler here")
+def test_package_is_compiled_where_a_compiler_is() -> None:
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    assert saturnmq.hot.is_compiled() or not headers.exists(), "make setup compiles it"
 
 
 @pytest.mark.spec("UX-12")

@@ -53,6 +53,7 @@ from saturnmq.broker.requests.context import (
     SendContext,
     TransactionContext,
 )
+from saturnmq.broker.requests.plain_sends import plain_sends
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.requests.table import FAST_CODES, TABLE, BoundRoute, bind
 from saturnmq.broker.requests.table_row import CALLER, HandlerResult
@@ -250,6 +251,10 @@ class Broker:
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
+        if handler == self.handle:
+            self._server.plain_sends = self._fast.plain_sends = plain_sends(
+                self._send_context, self.admission, self._server.frame_limits
+            )
         self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)
         self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:
@@ -304,7 +309,7 @@ class Broker:
         clients, clock_ms, identity, master = self.clients, self._clock_ms, self.identity, self.master
         answers = SendAnswers(settings.region_id, settings.trace_on, identity)
         suffix = f"\x02{PropertyKey.CLUSTER}\x01{settings.cluster_name}"
-        send = SendContext(settings, store, topics, groups, self.stats, clock_ms,
+        send = self._send_context = SendContext(settings, store, topics, groups, self.stats, clock_ms,
                            master, identity, answers, self.in_flight, suffix, self.rejections)  # fmt: skip
         slices = self._slices
         yield send
@@ -523,6 +528,7 @@ class Broker:
         """Pass the requests of both ports through `wrap(handler)`; call it before `start`."""
         for server in (self._server, self._fast):
             server.handler = wrap(server.handler)
+            server.plain_sends = None
 
     @property
     def connections(self) -> list[Connection]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import saturnmq
+from saturnmq.hot import is_compiled
 from saturnmq.protocol.codes import VERSION
 from saturnmq.protocol.errors import ConfigError
 
@@ -36,15 +37,14 @@ def loop_factory() -> Callable[[], AbstractEventLoop] | None:
 
 
 def implementation() -> str:
-    """Name of the hot-path implementation that runs; there is only the pure-Python one so far.
+    """The implementation of the hot path that runs: `compiled` or `pure`.
 
-    Raises ConfigError when SATURNMQ_PURE=0 demands the compiled implementation (PKG-02).
+    Raises ConfigError when SATURNMQ_PURE=0 demands the compiled one and this build has none (PKG-02).
     """
-    if os.environ.get("SATURNMQ_PURE") == "0":
-        raise ConfigError(
-            "SATURNMQ_PURE=0 demands the compiled hot path, and this build has none; unset it or set it to 1"
-        )
-    return "python"
+    try:
+        return "compiled" if is_compiled() else "pure"
+    except ImportError as error:
+        raise ConfigError(str(error)) from error
 
 
 def commit() -> str:
@@ -64,7 +64,7 @@ def version_facts() -> dict[str, str]:
     return {
         "commit": commit(),
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "twin": implementation(),
+        "hot": implementation(),
         "loop": loop_name(),
         "protocol": str(VERSION),
     }

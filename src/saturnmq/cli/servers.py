@@ -87,7 +87,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
         try:
             if not args.json:
                 write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
-            facts = {"namesrv": f"{host}:{port}", "twin": implementation(), "loop": loop_name()}
+            facts = {"namesrv": f"{host}:{port}", "hot": implementation(), "loop": loop_name()}
             ready("namesrv", facts | {"unauthenticated": listed(server.unauthenticated)}, args)
             await stop.wait()
         finally:
@@ -121,7 +121,7 @@ def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
         "store": store.store_path_root_dir,
         "durability": store.flush_disk_type.name,
         "unauthenticated": listed(broker.unauthenticated),
-        "twin": implementation(),
+        "hot": implementation(),
         "loop": loop_name(),
     }
 

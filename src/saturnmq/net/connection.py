@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from saturnmq.protocol.frames.command import (
 )
 from saturnmq.protocol.frames.decoder import FrameDecoder
 from saturnmq.protocol.frames.header_templates import HeaderTemplates
+from saturnmq.protocol.message import pack_host
 from saturnmq.slices import Steps
 
 log = logging.getLogger(__name__)
@@ -116,6 +118,12 @@ class Connection(asyncio.Protocol):
         self.calls = Calls(self._loop)
         self.limits = Limits(owner.settings, owner.request_memory)
         self.requests = Requests(self, owner.handler, owner, self.limits, self.calls, self._loop)
+
+    @functools.cached_property
+    def packed_host(self) -> bytes:
+        """Address and port of the peer as in a record."""
+        ip, _, port = self.remote_address.rpartition(":")
+        return pack_host((ip.partition("%")[0] or "127.0.0.1", int(port or 0)))
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -235,6 +243,18 @@ class Connection(asyncio.Protocol):
     def _receive(self, data: bytes) -> None:
         """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum."""
         until = 0.0
+        if self._owner.plain_sends is not None and not self._decoder.pending_bytes and self.limits.may_handle:
+            until = monotonic() + self._owner.fair_queue.quantum
+            taken = self.requests.take_plain(data, self.packed_host, until)
+            if taken:
+                self.watch.frame_since = 0.0
+                self.watch.frame_seen = True
+                data = data[taken:]
+                if not data or self.closed:
+                    return
+                if self.limits.read_paused or monotonic() >= until:
+                    self._hold(data)
+                    return
         while True:
             try:
                 commands = self._decoder.feed(data, DECODED_AT_ONCE)

@@ -19,7 +19,7 @@ from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
 from saturnmq.net.limits import RequestMemory
 from saturnmq.net.rejections import Rejections
-from saturnmq.net.requests import RpcHook
+from saturnmq.net.requests import PlainSends, RpcHook
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsStream
 from saturnmq.protocol.addresses import port_of
@@ -85,6 +85,7 @@ class Endpoint:
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
+        self.plain_sends: PlainSends | None = None  # takes sends before they are decoded; None: all are decoded
         self.request_seconds: dict[int, Histogram] | None = None  # by code; None: not counted
         self.later_count = 0  # requests in flight that were answered with Later
         self.all_answered = asyncio.Event()

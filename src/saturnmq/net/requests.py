@@ -57,6 +57,7 @@ _ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the p
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_SEND: Final = 310
 OTHER_CODES: Final = -1  # key of the durations of all codes without a histogram of their own
 
 
@@ -65,6 +66,14 @@ class RpcHook(Protocol):
 
     def before(self, remote_address: str, request: Command) -> None: ...
     def after(self, remote_address: str, request: Command, response: Command) -> None: ...
+
+
+class PlainSends(Protocol):
+    """Compiled code for plain sends: see `hot/sends.py`."""
+
+    taken: int
+
+    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int: ...
 
 
 class RequestOwner(Protocol):
@@ -87,6 +96,8 @@ class RequestOwner(Protocol):
     def fair_queue(self) -> FairQueue: ...
     @property
     def request_seconds(self) -> dict[int, Histogram] | None: ...
+    @property
+    def plain_sends(self) -> PlainSends | None: ...
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
 
 
@@ -243,6 +254,27 @@ class Requests(Generic[C]):
         if connection.out:
             connection.flush()
         limits.update_reading()
+
+    def take_plain(self, data: bytes, host: bytes, until: float) -> int:
+        """Answer the plain sends at the start of data, until time.monotonic() is `until`.
+
+        Returns the position of the first frame that is left, to be decoded.
+        """
+        connection, owner, limits = self._connection, self._owner, self._limits
+        sends, memory = owner.plain_sends, owner.request_memory
+        if sends is None or limits.backlog or owner.hooks or owner.stopping or memory.used >= memory.bytes_max:
+            return 0
+        began = monotonic()
+        answers = connection.out
+        size = sends.feed(data, host, until, answers)
+        if size:
+            if owner.request_seconds is not None:
+                each = (monotonic() - began) / sends.taken
+                duration = owner.request_seconds.get(_SEND) or owner.request_seconds[OTHER_CODES]
+                duration.counts[bisect_left(duration.edges, each)] += sends.taken
+                duration.sum += each * sends.taken
+            connection.flush()
+        return size
 
     def yield_turn(self) -> None:
         """Leave the rest of what this connection has sent to its next turn; others are served in between."""

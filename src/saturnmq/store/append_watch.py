@@ -31,10 +31,10 @@ class AppendWatch:
         self.listener: Callable[[int], object] = _no_listener
         self.durations = Histogram()
 
-    def note(self, took: float) -> None:
-        """Count an append that has just ended, and report a slow one. took: seconds."""
+    def note(self, took: float, count: int = 1) -> None:
+        """Count appends that have just ended, and report it if they were slow. took: seconds of all of them."""
         durations = self.durations
-        durations.counts[bisect_left(durations.edges, took)] += 1
+        durations.counts[bisect_left(durations.edges, took / count)] += count
         durations.sum += took
         if took > self.seconds:
             took_ms = int(took * 1000)

@@ -48,11 +48,12 @@ from saturnmq.store.delay import TIMED_TOPICS, unit_code
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
+from saturnmq.store.files.record_sums import Sum
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue, ReadLog
 from saturnmq.store.index.message_index import MessageIndex, Record
 from saturnmq.store.log.commit_log import plain_log
-from saturnmq.store.log.log import AppendRefused, Group, Log, Position, wait_confirmed
+from saturnmq.store.log.log import AppendRefused, Group, Log, Position, Space, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
 from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage
 from saturnmq.store.proposals import ProposalBatch
@@ -363,6 +364,21 @@ class MessageStore(StoreReader):
             PutStatus.PUT_OK, offsets[0], total, message.queue_offset, store_ms, tuple(offsets), message.store_host,
             self.log.end, "", answer,
         )  # fmt: skip
+
+    def open_space(self) -> Space | None:
+        """Space for records that the caller writes before anything else happens; None unless sends are acknowledged at once."""
+        if not self._direct or not self.acknowledges_at_once or not self.writable or self._proposals.waiting:
+            return None
+        return self.log.space()
+
+    def fill_space(
+        self, end: PhysicalOffset, shares: Collection[QueueShare], records: list[Record], sums: Sequence[Sum]
+    ) -> None:
+        """Take the records written to the space up to `end`, and make them visible; see `dispatch_units`."""
+        for _, _, queue, start, units in shares:
+            queue.next_offset = QueueOffset(start + len(units))
+        self.log.fill(end, sums)
+        self.dispatch_units(shares, records, end)
 
     def refusal_of(self, message: Message, entries: Sequence[Entry]) -> PutResult | None:
         """The result that rejects messages one of which cannot be stored, else None (ST-03, ST-05, ST-06)."""

@@ -67,9 +67,9 @@ class PutTimes:
         self._full: list[int] | None = None
         self.under_1_ms = self.max_ms = 0
 
-    def add(self, ms: int) -> None:
-        """Count a put of at least 1 ms; shorter ones are counted by `under_1_ms`."""
-        self._counts[bisect_left(EDGES_MS, ms + 1)] += 1
+    def add(self, ms: int, count: int = 1) -> None:
+        """Count puts of at least 1 ms each; shorter ones are counted by `under_1_ms`."""
+        self._counts[bisect_left(EDGES_MS, ms + 1)] += count
         self.max_ms = max(self.max_ms, ms)
 
     def rotate(self) -> None:
@@ -174,8 +174,8 @@ class Stats:
 
     # ---- counting
 
-    def put(self, topic: str, count: int, size: int, ns: int = 0) -> None:
-        """Count one stored request of `count` messages and `size` log bytes that took ns nanoseconds."""
+    def put(self, topic: str, count: int, size: int, ns: int = 0, *, requests: int = 1) -> None:
+        """Count stored requests of `count` messages and `size` log bytes in all that took ns nanoseconds each."""
         self.put_messages += count
         self.put_bytes += size
         pair = self._put_items.get(topic)
@@ -184,11 +184,11 @@ class Stats:
                 self.sets["TOPIC_PUT_NUMS"].item(topic),
                 self.sets["TOPIC_PUT_SIZE"].item(topic),
             )
-        _add(pair, count, size)
+        _add(pair, count, size, requests)
         if ns < 1_000_000:
-            self.put_times.under_1_ms += 1
+            self.put_times.under_1_ms += requests
         else:
-            self.put_times.add(ns // 1_000_000)
+            self.put_times.add(ns // 1_000_000, requests)
 
     def fetched(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that were read for a group."""
@@ -400,10 +400,10 @@ def _midnight_after(now_ms: int) -> int:
     return int(time.mktime((now.tm_year, now.tm_mon, now.tm_mday + 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 
-def _add(pair: tuple[StatsItem, StatsItem], count: int, size: int) -> None:
-    """Count messages and their bytes as one change of each item."""
+def _add(pair: tuple[StatsItem, StatsItem], count: int, size: int, changes: int = 1) -> None:
+    """Count messages and their bytes as so many changes of each item."""
     messages, sizes = pair
     messages.value += count
-    messages.times += 1
+    messages.times += changes
     sizes.value += size
-    sizes.times += 1
+    sizes.times += changes

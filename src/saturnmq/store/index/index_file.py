@@ -32,6 +32,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from saturnmq.hot import compiled
 from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import java_hash
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -55,11 +56,9 @@ _CHUNK_ENTRIES: Final = 16_384
 _CLEAN_BYTES: Final = 4 * 1024 * 1024  # a run of zeros of this length ends the clean-up after the last entry
 _FULL: Final = 512  # unit of st_blocks, bytes
 
-# Powers of 31 modulo 2**32, and masks of every second lane: bytes, then lanes of twice the width each.
-_PIECE: Final = 32
-_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_PIECE + 1))
-_M1, _M2, _M4, _M8, _M16 = (int(("00" * n + "ff" * n) * (16 // n), 16) for n in (1, 2, 4, 8, 16))
-_P2, _P4, _P8, _P16 = (31**n for n in (2, 4, 8, 16))
+COMPILED: Final = compiled(
+    "index_entries"
+)  # does the same as the code here and in message_index.py, for many records at once
 
 
 def topic_hash(topic: str) -> int:
@@ -68,31 +67,9 @@ def topic_hash(topic: str) -> int:
 
 
 def key_hash(prefix: int, key: str) -> int:
-    """The hash stored in an entry: the absolute Java hash of `topic#key` (IX-03). prefix: `topic_hash` of the topic.
-
-    The hash is a polynomial in 31. For each 32 characters it is computed in one long integer with a lane per character:
-    neighbouring lanes are combined, all pairs in one step, in lanes of doubled width, which always hold the exact value.
-    """
-    return absolute(raw_hash(prefix, key))
-
-
-def raw_hash(prefix: int, key: str) -> int:
-    """As `key_hash` before the absolute value is taken: 0 <= hash < 2**32, so a text can be hashed in parts."""
-    if not key.isascii():
-        units = len(key.encode("utf-16-be", "surrogatepass")) // 2
-        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32
-    while True:
-        piece = key[:_PIECE]
-        value = int.from_bytes(piece.encode())
-        value = (value & _M1) + 31 * (value >> 8 & _M1)
-        value = (value & _M2) + _P2 * (value >> 16 & _M2)
-        value = (value & _M4) + _P4 * (value >> 32 & _M4)
-        value = (value & _M8) + _P8 * (value >> 64 & _M8)
-        value = (value & _M16) + _P16 * (value >> 128)
-        prefix = (prefix * _POWERS[len(piece)] + value) & _U32
-        if len(key) <= _PIECE:
-            return prefix
-        key = key[_PIECE:]
+    """The hash stored in an entry: the absolute Java hash of `topic#key` (IX-03). prefix: `topic_hash` of the topic."""
+    units = len(key) if key.isascii() else len(key.encode("utf-16-be", "surrogatepass")) // 2
+    return absolute((prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32)
 
 
 def absolute(value: int) -> int:
@@ -373,32 +350,38 @@ class IndexFile:
         """
         mapping = self._map or self._attach()
         slots, entries_max = self._shape
-        count, used, begin_ms = self.count, 0, self.begin_ms
-        at = self._entries_at + count * ENTRY_BYTES
+        count, begin_ms = self.count, self.begin_ms
         stop = min(len(items), start + entries_max - count)
         while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
             stop -= 1
-        read_slot, pack_entry = _SLOT.unpack_from, ENTRY.pack
-        entries = []
-        for value, physical_offset, store_ms in items[start:stop]:
-            slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
-            previous = read_slot(mapping, slot_at)[0]
-            if not 0 < previous < count:
-                previous = 0
-                used += 1
-            seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
-            if seconds > _SECONDS_MAX:
-                seconds = _SECONDS_MAX
-            entries.append(pack_entry(value, physical_offset, seconds, previous))
-            mapping[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(4)
-            count += 1
+        if COMPILED is not None:
+            used = COMPILED.put_entries(mapping, items, start, stop, count, (slots, self._entries_at), begin_ms)
+        else:
+            used = self._put_entries(mapping, items[start:stop])
         if stop > start:
-            mapping[at : at + len(entries) * ENTRY_BYTES] = b"".join(entries)
             _, self.end_offset, self.end_ms = items[stop - 1]
-            self.count = count
+            self.count = count + stop - start
             self.used_slots += used
             self.write_header()
         return stop
+
+    def _put_entries(self, mapping: mmap.mmap, items: list[tuple[int, int, int]]) -> int:
+        """Write items as the next entries; returns how many slots were unused before."""
+        slots, _ = self._shape
+        count, used, begin_ms = self.count, 0, self.begin_ms
+        at = self._entries_at + count * ENTRY_BYTES
+        for value, physical_offset, store_ms in items:
+            slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
+            previous: int = _SLOT.unpack_from(mapping, slot_at)[0]
+            if not 0 < previous < count:
+                previous = 0
+                used += 1
+            seconds = min((store_ms - begin_ms) // 1000, _SECONDS_MAX) if 0 < begin_ms < store_ms else 0
+            ENTRY.pack_into(mapping, at, value, physical_offset, seconds, previous)
+            _SLOT.pack_into(mapping, slot_at, count)
+            at += ENTRY_BYTES
+            count += 1
+        return used
 
     # ---- reading
 

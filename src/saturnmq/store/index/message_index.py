@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.protocol.properties import KEYS, UNIQUE_KEY, key_words, keys_of
+from saturnmq.protocol.properties import keys_of
 from saturnmq.slices import Steps, completed
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.index.index_file import NAME_DIGITS, IndexFile, IndexShape, absolute, key_hash, raw_hash, topic_hash
+from saturnmq.store.index.index_file import COMPILED, NAME_DIGITS, IndexFile, IndexShape, key_hash, topic_hash
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +30,6 @@ QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # valid years of a file name; the name after the last must still be a valid time
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
-
-# A client's unique key is 32 hex digits, 56 if its address is IPv6. The last four are a counter, the eight before them change
-# once per millisecond, and the rest stays the same for the client's lifetime; the hashes of these parts are cached.
-_COUNT: Final = 4
-_TIME: Final = 8
-_HEADS_MAX: Final = 4096
-_STEM_MAX: Final = 64  # bytes; a property may be 32 KiB long
-_HEX: Final = b"0123456789ABCDEF"
-_LOW: Final = {bytes((a, b)): a * 31 + b for a in _HEX for b in _HEX}
-_HIGH: Final = {pair: value * 31**2 for pair, value in _LOW.items()}
-_TIMES: Final = tuple({pair: value * 31**power for pair, value in _LOW.items()} for power in (10, 8, 6, 4))
-_U32: Final = 0xFFFFFFFF
 
 Record = tuple[str, bytes, PhysicalOffset, int]  # topic, properties, physical offset, store time in Unix ms
 
@@ -131,8 +119,6 @@ class MessageIndex:
         self._new_name = False  # a file was created whose directory entry may not be durable
         self._flush: IndexFlush | None = None
         self._prefixes: dict[str, int] = {}
-        self._heads: dict[tuple[str, bytes], int] = {}
-        self._stems: dict[tuple[str, bytes], int] = {}
 
     # ---- life cycle
 
@@ -252,32 +238,11 @@ class MessageIndex:
 
         Raises DiskFull and StoreError; the same records may then be passed again, and nothing is written twice.
         """
-        heads, low, high = self._heads, _LOW, _HIGH
         hashed: list[tuple[int, int, int]] = []
         for topic, raw, physical_offset, store_ms in records:
-            at = raw.rfind(UNIQUE_KEY) + 9
-            if at == 9 or (at > 9 and raw[at - 10] == 2):
-                end = raw.find(b"\x02", at)
-                head = raw[at : (end if end >= 0 else len(raw)) - _COUNT]
-                count_at = at + len(head)
-                try:
-                    start = heads.get((topic, head)) or self._new_head(topic, head)
-                    value = (start + high[raw[count_at : count_at + 2]] + low[raw[count_at + 2 : count_at + 4]]) & _U32
-                except KeyError:
-                    pass
-                else:
-                    hashed.append((value if value < 0x80000000 else absolute(value), physical_offset, store_ms))
-                    if KEYS in raw:
-                        user_keys = key_words(raw, WORDS_MAX)
-                        prefix = self._prefixes.get(topic) or self._new_prefix(topic)
-                        hashed += [(key_hash(prefix, key), physical_offset, store_ms) for key in user_keys]
-                    continue
-            if hashed:
-                self._put_plain(hashed)
-                hashed = []
-            keys = keys_of(raw, WORDS_MAX)
-            if keys:
-                self.put(topic, keys, physical_offset, store_ms)
+            prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+            if COMPILED is None or not COMPILED.add_hashes(hashed, prefix, raw, physical_offset, store_ms, WORDS_MAX):
+                hashed += [(key_hash(prefix, key), physical_offset, store_ms) for key in keys_of(raw, WORDS_MAX)]
         if hashed:
             self._put_plain(hashed)
 
@@ -303,24 +268,6 @@ class MessageIndex:
                 end += 1
             self._put_hashes([value for value, _, _ in items[at:end]], PhysicalOffset(physical_offset), store_ms)
             at = end
-
-    def _new_head(self, topic: str, head: bytes) -> int:
-        """Hash contribution of a unique key without its last four characters. Raises KeyError if no client generated the key."""
-        stem, time = head[:-_TIME], head[-_TIME:]
-        value = sum(power[time[at : at + 2]] for power, at in zip(_TIMES, (0, 2, 4, 6), strict=True))
-        start = self._stems.get((topic, stem))
-        if start is None:
-            if not 0 < len(stem) <= _STEM_MAX or not stem.isascii():
-                raise KeyError(stem)
-            if len(self._stems) >= _HEADS_MAX:
-                self._stems.clear()
-            prefix = self._prefixes.get(topic) or self._new_prefix(topic)
-            start = self._stems[topic, stem] = raw_hash(prefix, stem.decode()) * 31 ** (_TIME + _COUNT) & _U32
-        value += start
-        if len(self._heads) >= _HEADS_MAX:
-            self._heads.clear()
-        self._heads[topic, head] = value
-        return value
 
     def _new_prefix(self, topic: str) -> int:
         if len(self._prefixes) >= _PREFIXES_MAX:

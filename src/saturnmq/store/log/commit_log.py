@@ -33,9 +33,9 @@ from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
-from saturnmq.store.files.record_sums import RecordSums
+from saturnmq.store.files.record_sums import RecordSums, Sum
 from saturnmq.store.log.flush import Flusher
-from saturnmq.store.log.log import AppendRefused, Extent, Group, Record
+from saturnmq.store.log.log import AppendRefused, Extent, Group, Record, Space
 from saturnmq.store.results import Answer, Confirmed, PutStatus
 from saturnmq.store.settings import StoreSettings
 
@@ -262,6 +262,18 @@ class CommitLog:
             start += size  # type: ignore[assignment]
         self.end = end
         return extents, None
+
+    def space(self) -> Space | None:
+        """See `Log.space`."""
+        file = self._current
+        return (file.target, file.start, file.end - END_BLANK_BYTES, self.end) if file is not None else None
+
+    def fill(self, end: PhysicalOffset, sums: Sequence[Sum]) -> None:
+        """See `Log.fill`."""
+        if self._add_sum is not None:
+            for record_sum in sums:
+                self._add_sum(record_sum)  # before `end`: the thread that syncs reads both
+        self.end = end
 
     # ---- confirmation: a record is confirmed when it is durable
 

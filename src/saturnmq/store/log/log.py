@@ -21,7 +21,7 @@ from saturnmq.protocol.errors import FlushFailed, StoreError
 from saturnmq.protocol.message import Entry, Message
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.files.mapped_file import MappedFile
-from saturnmq.store.files.record_sums import RecordSums
+from saturnmq.store.files.record_sums import RecordSums, Sum
 from saturnmq.store.results import Answer, Confirmed, PutStatus
 
 Position: TypeAlias = PhysicalOffset
@@ -33,6 +33,9 @@ Group: TypeAlias = tuple[Message, Sequence[Entry]]
 
 Extent: TypeAlias = tuple[PhysicalOffset, int]
 """Where a record lies in the log, and its size in bytes."""
+
+Space: TypeAlias = tuple[mmap.mmap, int, int, PhysicalOffset]
+"""The mapping of a file, its begin in the log, the position up to which records may reach, that of the next record."""
 
 
 class AppendRefused(StoreError):
@@ -114,6 +117,12 @@ class Log(ReadableLog, Protocol):
         Returns offset and size of each record, and what confirms this append; None if reaching `end` does. Raises AppendRefused,
         StoreError.
         """
+
+    def space(self) -> Space | None:
+        """The rest of the current file, for records that the caller writes and then passes to `fill`; None without a file."""
+
+    def fill(self, end: Position, sums: Sequence[Sum]) -> None:
+        """Records up to `end` were written to `space`. sums: their checksums, if the log keeps any."""
 
     async def stop_appends(self) -> None:
         """First step of a stop: take no more records, and stop replication. Raises StoreError, OSError."""

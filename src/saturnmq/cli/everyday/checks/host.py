@@ -57,7 +57,7 @@ def versions() -> Iterator[Finding]:
     facts = version_facts()
     text = ", ".join(f"{name} {facts[name]}" for name in ("python", "loop", "protocol", "commit"))
     yield ok("version", "saturnmq", f"{saturnmq.__version__}, {text}")
-    yield ok("hot path", "implementation", facts["twin"])
+    yield ok("hot path", "implementation", facts["hot"])
 
 
 def descriptors(limits: tuple[int, int] | None) -> Iterator[Finding]:

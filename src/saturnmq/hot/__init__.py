@@ -1,0 +1,37 @@
+"""Compiled code for the hot path: what a broker does for each plain send and each index entry.
+
+The modules are Python, compiled by Cython where a compiler was at hand when the package was built (`setup.py`). Uncompiled they are
+slower than the reference implementation, so that they are only used compiled. SATURNMQ_PURE=1 leaves them out, SATURNMQ_PURE=0
+demands them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import ModuleType
+from typing import Final
+
+PURE: Final = "SATURNMQ_PURE"
+
+
+def is_compiled(name: str = "sends") -> bool:
+    """Whether a module is compiled and wanted. Raises ImportError if the compiled modules are demanded and missing."""
+    wish = os.environ.get(PURE, "")
+    if wish == "1":
+        return False
+    spec = importlib.util.find_spec(f"saturnmq.hot.{name}")
+    compiled = spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
+    if wish == "0" and not compiled:
+        raise ImportError(
+            f"{PURE}=0 demands the compiled hot path, and this build has none; unset it, or install a C compiler and "
+            "Python's headers (on Debian and Ubuntu: sudo apt install gcc python3-dev) and run `make setup` in a checkout"
+        )
+    return compiled
+
+
+def compiled(name: str) -> ModuleType | None:
+    """A module of this package if it is compiled and wanted, else None. Raises ImportError as `is_compiled`."""
+    return importlib.import_module(f"saturnmq.hot.{name}") if is_compiled(name) else None

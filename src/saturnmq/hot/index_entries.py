@@ -1,0 +1,131 @@
+"""Keys and entries of an index file: hashes of the keys of records, and entries with their slots.
+
+Does what `MessageIndex.put_many` and `IndexFile.put_many` do (store/index/), byte for byte. `index_entries.pxd` declares types for
+Cython.
+
+Requirements: IX-02..IX-04.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_UNIQUE_KEY = b"UNIQ_KEY\1"
+_KEYS = b"KEYS\1"
+_SIGN = 0x80000000
+_U32 = 0xFFFFFFFF
+_SPACE = 0x20
+_HEADER_BYTES = 40
+_SLOT_BYTES = 4
+_ENTRY_BYTES = 20
+_SECONDS_MAX = 0x7FFFFFFF
+
+
+def add_hashes(
+    items: list[tuple[int, int, int]],
+    prefix: int,
+    properties: bytes,
+    physical_offset: int,
+    store_ms: int,
+    words_max: int,
+) -> bool:
+    """Append (hash, physical offset, store time in Unix ms) for each key of a record.
+
+    prefix: the hash of `topic#`. False, without effect, if a key is not ASCII.
+    """
+    count = len(items)
+    at = _last(properties, _UNIQUE_KEY)
+    if at >= 0:
+        end = properties.find(b"\2", at)
+        value = _hash(properties, at, len(properties) if end < 0 else end, prefix)
+        if value < 0:
+            return False
+        items.append((value, physical_offset, store_ms))
+    at = _last(properties, _KEYS)
+    if at >= 0:
+        end = properties.find(b"\2", at)
+        if end < 0:
+            end = len(properties)
+        words = 0
+        while at < end and words < words_max:
+            if properties[at] == _SPACE:
+                at += 1
+                continue
+            start = at
+            while at < end and properties[at] != _SPACE:
+                at += 1
+            value = _hash(properties, start, at, prefix)
+            if value < 0:
+                del items[count:]
+                return False
+            items.append((value, physical_offset, store_ms))
+            words += 1
+    return True
+
+
+def _last(properties: bytes, name: bytes) -> int:
+    """The start of the last non-empty value of a property; -1 if there is none."""
+    at = properties.rfind(name)
+    while at >= 0:
+        value_at = at + len(name)
+        if (at == 0 or properties[at - 1] == 2) and value_at < len(properties) and properties[value_at] != 2:
+            return value_at
+        at = properties.rfind(name, 0, value_at - 1)
+    return -1
+
+
+def _hash(text: bytes, at: int, end: int, value: int) -> int:
+    """The hash of an entry (IX-03) for the key text[at:end]; -1 if it is not ASCII. value: the hash of what is before it."""
+    for position in range(at, end):
+        byte = text[position]
+        if byte >= 0x80:
+            return -1
+        value = (value * 31 + byte) & _U32
+    if value < _SIGN:
+        return value
+    return 0 if value == _SIGN else 0x100000000 - value
+
+
+def put_entries(
+    view: Any,
+    items: list[tuple[int, int, int]],
+    start: int,
+    stop: int,
+    count: int,
+    shape: tuple[int, int],
+    begin_ms: int,
+) -> int:
+    """Write items[start:stop] as the entries from number `count` on; returns how many slots were unused before.
+
+    view: the mapping of the file. shape: its slots, and the position of entry 0.
+    """
+    slots, entries_at = shape
+    used = 0
+    at = entries_at + count * _ENTRY_BYTES
+    for number in range(start, stop):
+        value, physical_offset, store_ms = items[number]
+        slot_at = _HEADER_BYTES + value % slots * _SLOT_BYTES
+        first, second, third, fourth = view[slot_at], view[slot_at + 1], view[slot_at + 2], view[slot_at + 3]
+        previous = first << 24 | second << 16 | third << 8 | fourth
+        if not 0 < previous < count:
+            previous = 0
+            used += 1
+        seconds = (store_ms - begin_ms) // 1000 if 0 < begin_ms < store_ms else 0
+        if seconds > _SECONDS_MAX:
+            seconds = _SECONDS_MAX
+        _put32(view, at, value)
+        _put32(view, at + 4, physical_offset >> 32)
+        _put32(view, at + 8, physical_offset & _U32)
+        _put32(view, at + 12, seconds)
+        _put32(view, at + 16, previous)
+        _put32(view, slot_at, count)
+        at += _ENTRY_BYTES
+        count += 1
+    return used
+
+
+def _put32(view: Any, at: int, value: int) -> None:
+    view[at] = value >> 24 & 0xFF
+    view[at + 1] = value >> 16 & 0xFF
+    view[at + 2] = value >> 8 & 0xFF
+    view[at + 3] = value & 0xFF

@@ -1,0 +1,64 @@
+cimport cython
+from saturnmq.hot.send_header cimport SendHeader
+
+cdef Py_ssize_t _ONEWAY, _TRANSACTION, _HOSTS_V4, _FIXED_BYTES, _PROPERTIES_MAX, _CLOCK_FRAMES, _CODES_MAX
+cdef Py_ssize_t _PREFIX_BYTES, _HOST_BYTES
+cdef Py_ssize_t _AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYSICAL, _AT_SYS_FLAG, _AT_BORN_MS
+cdef Py_ssize_t _AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES
+cdef tuple _SERIALIZATIONS
+
+cdef class QueueBatch:
+    cdef readonly object topic, queue
+    cdef readonly Py_ssize_t queue_id, first_offset, next_offset, bytes
+    cdef readonly bytes topic_block
+    cdef readonly list units
+
+cdef class Sends:
+    cdef object _context, _admission, _store, _confirmation, _space, _answers, _stating
+    cdef Py_ssize_t _small_bytes, _unflushed_bytes, _length_max, _header_bytes_max, _body_bytes_max
+    cdef SendHeader _header
+    cdef bytes _suffix, _host
+    cdef object _store_host
+    cdef bytearray _head
+    cdef dict _codes, _topics
+    cdef list _records, _sums
+    cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
+    cdef bint _has_sums, _indexed
+    cdef readonly Py_ssize_t taken
+
+    @cython.locals(at=Py_ssize_t, answers=list)
+    cpdef Py_ssize_t feed(self, bytes data, bytes host, double until, list out) except -1
+
+    @cython.locals(head=bytearray)
+    cdef bint _begin(self, bytes host) except -1
+
+    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, unit=tuple)
+    cdef bint _take(self, bytes data, Py_ssize_t at, list answers) except -1
+
+    @cython.locals(queues=dict, batch=QueueBatch)
+    cdef QueueBatch _batch_of(self, bytes name, Py_ssize_t queue_id)
+
+    @cython.locals(header=SendHeader, properties=bytes, at=Py_ssize_t, end=Py_ssize_t)
+    cdef bytes _properties(self, bytes data)
+
+    @cython.locals(header=SendHeader, head=bytearray, end=Py_ssize_t, at=Py_ssize_t, properties_bytes=Py_ssize_t, record=bytes)
+    cdef int _append(self, QueueBatch batch, bytes body, bytes properties, Py_ssize_t size) except -1
+
+    @cython.locals(at=Py_ssize_t, end=Py_ssize_t, tags=bytes)
+    cdef object _code(self, bytes properties)
+
+    @cython.locals(batch=QueueBatch, batches=list, messages=Py_ssize_t, count=Py_ssize_t)
+    cdef object _finish(self, Py_ssize_t elapsed_ns)
+
+@cython.locals(at=Py_ssize_t)
+cdef Py_ssize_t _find(bytes properties, bytes name) except? -1
+
+@cython.locals(first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t)
+cdef Py_ssize_t _uint32(bytes data, Py_ssize_t at) except? -1
+
+cdef int _put32(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
+
+cdef int _put64(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
+
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t)
+cdef bytes _without(bytes properties, bytes name)

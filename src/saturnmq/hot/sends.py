@@ -1,0 +1,358 @@
+"""Plain sends of one read from a connection, from the frames to the answers, with the work per message in compiled code.
+
+    bytes -> frame -> header -> record in the log -> unit of the queue -> entry for the index -> answer
+
+`Sends.feed` takes the frames at the start of what was read as long as they are plain sends (see `send_header`) to a queue that
+exists, of a store that acknowledges at once. The first frame that is anything else ends it: `feed` returns its position, and the
+reference implementation handles it and what follows. A client notices no difference: for the frames that it takes, `feed` leaves
+the bytes, counters and answers of `broker/requests/send.py`.
+
+What all messages of a read share is looked up once per read: the file, the time, the settings of topics, the counters. No other
+code runs in between, because everything here is one step of the event loop. Records become visible at the end of that step, and
+answers are returned after that.
+
+`sends.pxd` declares types for Cython.
+
+Requirements: SND-01..SND-15, API-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, perf_counter_ns
+from typing import Any
+from zlib import crc32
+
+from saturnmq.hot.send_header import SendHeader
+from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, TRANSACTION_MASK, CommandFlag, SysFlag
+from saturnmq.protocol.frames.command import Serialization
+from saturnmq.protocol.message import MESSAGE_MAGIC, PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, RECORD_V4, pack_host
+from saturnmq.protocol.properties import tags_code
+
+_ONEWAY = int(CommandFlag.ONEWAY)
+_TRANSACTION = int(TRANSACTION_MASK)
+_HOSTS_V4 = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_FIXED_BYTES = RECORD_FIXED_BYTES
+_PROPERTIES_MAX = PROPERTIES_BYTES_MAX
+_CLOCK_FRAMES = 16  # between two looks at the clock
+_CODES_MAX = 10_000
+_PREFIX_BYTES = 8  # of a frame before its header
+_HOST_BYTES = 8  # of IPv4
+_SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
+# Positions in the first 88 bytes of a record (RECORD_V4).
+_AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYSICAL, _AT_SYS_FLAG, _AT_BORN_MS = (
+    0,
+    4,
+    8,
+    12,
+    16,
+    20,
+    28,
+    36,
+    40,
+)
+_AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES = 48, 56, 64, 72, 84
+
+
+class QueueBatch:
+    """The messages of one read for one queue. units: (physical offset, size, tags code) of each."""
+
+    def __init__(self, topic: str, queue_id: int, queue: object, next_offset: int) -> None:
+        raw = topic.encode()
+        self.topic, self.queue_id, self.queue = topic, queue_id, queue
+        self.topic_block = bytes((len(raw),)) + raw
+        self.first_offset = self.next_offset = next_offset
+        self.bytes = 0
+        self.units: list[tuple[int, int, int]] = []
+
+
+class Sends:
+    """Takes plain sends for one broker.
+
+    context: the services of sends (`broker/requests/context.SendContext`). admission: whether requests are rejected now. limits: of
+    frames (`FrameLimits`). unflushed: messages of more bytes than the first number are left to the reference implementation while
+    more bytes of the log than the second are not durable. confirmation: the answer to senders that ask how a message is confirmed.
+    """
+
+    def __init__(
+        self, context: Any, admission: Any, limits: Any, unflushed: tuple[int, int], confirmation: Callable[[], Any]
+    ) -> None:
+        self._small_bytes, self._unflushed_bytes = unflushed
+        self._context = context
+        self._admission = admission
+        self._store = context.store
+        self._confirmation = confirmation
+        self._length_max = limits.frame_bytes_max - 4
+        self._header_bytes_max = limits.header_bytes_max
+        self._header = SendHeader(limits.ext_fields_max)
+        self._suffix = context.cluster_suffix.encode()
+        self._head = bytearray(RECORD_V4.size)
+        _put32(self._head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
+        self._host = b""
+        self._store_host: Any = None
+        self._codes: dict[bytes, int] = {}
+        self._topics: dict[bytes, dict[int, QueueBatch]] = {}
+        self._records: list[tuple[str, bytes, int, int]] = []
+        self._sums: list[tuple[int, int, int]] = []
+        self._space: Any = None
+        self._answers: Any = None
+        self._stating: Any = None
+        self._file_start = self._file_end = self._end = self._durable = self._store_ms = self._frame_end = 0
+        self._body_bytes_max = 0
+        self._indexed = self._has_sums = False
+        self.taken = 0
+
+    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
+        """Take the plain sends at the start of data and append their answers to out.
+
+        Returns the position of the first frame that is left; `taken` is the number of sends. host: the peer's IPv4 address and port
+        as in a record. until: time.monotonic() after which no other frame is begun.
+        """
+        at = self.taken = 0
+        if not self._begin(host):
+            return 0
+        answers: list[bytes] = []
+        began_ns = perf_counter_ns()
+        try:
+            while self._take(data, at, answers):
+                at = self._frame_end
+                self.taken += 1
+                if self.taken % _CLOCK_FRAMES == 0 and monotonic() > until:
+                    break
+        finally:
+            self._finish(perf_counter_ns() - began_ns)
+        out.extend(answers)
+        return at
+
+    def _begin(self, host: bytes) -> bool:
+        """Look up what all sends of a read share; whether the broker takes plain sends now."""
+        context = self._context
+        settings = context.settings
+        if (
+            len(host) != _HOST_BYTES
+            or self._admission.rejected
+            or settings.accept_send_from_ms
+            or context.in_flight.sends >= settings.send_queue_max
+            or context.topics.writer.dirty
+        ):
+            return False
+        space = self._store.open_space()
+        if space is None:
+            return False
+        self._space, self._file_start, self._file_end, self._end = space
+        self._has_sums = self._store.log.sums is not None
+        self._durable = self._store.flushed_offset
+        self._store_ms = self._store.next_store_ms()
+        self._body_bytes_max = self._store.settings.message_bytes_max
+        self._indexed = self._store.index_queue is not None
+        head = self._head
+        if host != self._host:
+            head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
+        _put64(head, _AT_STORE_MS, self._store_ms)
+        if context.identity.store_host is not self._store_host:
+            self._store_host = context.identity.store_host
+            head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = pack_host(self._store_host)
+        self._answers = context.answers
+        self._stating = None
+        return True
+
+    def _take(self, data: bytes, at: int, answers: list[bytes]) -> bool:
+        """Take the frame at data[at]; False, without effect, if it is no plain send or not complete."""
+        end = len(data)
+        if end - at < _PREFIX_BYTES:
+            return False
+        length = _uint32(data, at)
+        serialization = data[at + 4]
+        header_bytes = _uint32(data, at + 4) & 0xFFFFFF
+        header_at = at + _PREFIX_BYTES
+        body_at = header_at + header_bytes
+        frame_end = at + 4 + length
+        if (
+            length > self._length_max
+            or serialization > 1
+            or header_bytes > self._header_bytes_max
+            or body_at >= frame_end
+            or frame_end > end
+        ):
+            return False
+        header = self._header
+        if not header.read(data, header_at, body_at, serialization) or header.sys_flag & _TRANSACTION:
+            return False
+        batch = self._batch_of(data[header.topic_at : header.topic_end], header.queue_id)
+        if batch is None:
+            return False
+        properties = self._properties(data)
+        if properties is None:
+            return False
+        body_bytes = frame_end - body_at
+        size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
+        if (
+            size > self._file_end - self._end
+            or body_bytes > self._body_bytes_max
+            or (body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes)
+        ):
+            return False
+        self._append(batch, data[body_at:frame_end], properties, size)
+        if header.flag != _ONEWAY:
+            encoder = self._answers
+            if header.asks:
+                encoder = self._stating
+                if encoder is None:
+                    encoder = self._stating = self._answers.stating(self._confirmation())
+            unit = batch.units[-1]
+            answers.append(
+                encoder.single_frame(
+                    _SERIALIZATIONS[serialization], header.opaque, header.queue_id, batch.next_offset - 1, unit[0]
+                )
+            )
+        self._frame_end = frame_end
+        return True
+
+    def _batch_of(self, name: bytes, queue_id: int) -> QueueBatch | None:
+        """The batch of a queue; None if a send to it is not plain."""
+        queues = self._topics.get(name)
+        if queues is None:
+            queues = self._topics[name] = {}
+        batch = queues.get(queue_id)
+        if batch is not None:
+            return batch
+        topic = name.decode()
+        config = self._context.topics.table.get(topic)
+        if (
+            config is None
+            or config.order
+            or config.topic_filter_type != "SINGLE_TAG"
+            or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
+            or topic in FORBIDDEN_SEND_TOPICS
+            or topic.startswith("%")
+        ):
+            return None
+        queue = self._store.queues.by_key.get((topic, queue_id))
+        if queue is None or queue.extension is not None or queue.next_offset != queue.max_offset:
+            return None
+        batch = queues[queue_id] = QueueBatch(config.topic_name, queue_id, queue, queue.next_offset)
+        return batch
+
+    def _properties(self, data: bytes) -> bytes | None:
+        """The properties as they are stored; None if one of them makes a send more than plain."""
+        header = self._header
+        properties = data[header.properties_at : header.properties_end]
+        if header.properties_escaped:
+            properties = properties.replace(b"\\u0001", b"\1").replace(b"\\u0002", b"\2")
+        if not header.properties_plain:
+            try:
+                properties.decode()
+            except UnicodeDecodeError:
+                return None
+        if (
+            b"\0" in properties
+            or _find(properties, b"TRAN_MSG\1") >= 0
+            or (
+                b"DEL" in properties  # part of each name
+                and (
+                    _find(properties, b"DELAY\1") >= 0
+                    or _find(properties, b"TIMER_DELIVER_MS\1") >= 0
+                    or _find(properties, b"TIMER_DELAY_MS\1") >= 0
+                    or _find(properties, b"TIMER_DELAY_SEC\1") >= 0
+                )
+            )
+        ):
+            return None
+        properties = _without(_without(properties, b"WAIT\1"), b"CLUSTER\1")
+        properties += self._suffix[1:] if not properties or properties[-1] == 2 else self._suffix
+        return properties if len(properties) <= _PROPERTIES_MAX else None
+
+    def _append(self, batch: QueueBatch, body: bytes, properties: bytes, size: int) -> None:
+        """Write the record, and remember what follows from it until the end of the read."""
+        header, head, end = self._header, self._head, self._end
+        _put32(head, _AT_SIZE, size)
+        _put32(head, _AT_CRC, crc32(body) & 0x7FFFFFFF)
+        _put32(head, _AT_QUEUE_ID, header.queue_id)
+        _put32(head, _AT_FLAG, header.message_flag)
+        _put64(head, _AT_QUEUE_OFFSET, batch.next_offset)
+        _put64(head, _AT_PHYSICAL, end)
+        _put32(head, _AT_SYS_FLAG, header.sys_flag & _HOSTS_V4)
+        _put64(head, _AT_BORN_MS, header.born_ms)
+        _put32(head, _AT_RECONSUME, header.reconsume_times)
+        _put32(head, _AT_BODY_BYTES, len(body))
+        properties_bytes = len(properties)
+        record = b"".join(
+            (head, body, batch.topic_block, bytes((properties_bytes >> 8, properties_bytes & 0xFF)), properties)
+        )
+        at = end - self._file_start
+        self._space[at : at + size] = record
+        if self._has_sums:
+            self._sums.append((end, size, crc32(record)))
+        batch.units.append((end, size, self._code(properties)))
+        batch.next_offset += 1
+        batch.bytes += size
+        if self._indexed:
+            self._records.append((batch.topic, properties, end, self._store_ms))
+        self._end = end + size
+
+    def _code(self, properties: bytes) -> int:
+        """The tags code of a message."""
+        at = _find(properties, b"TAGS\1")
+        if at < 0:
+            return 0
+        end = properties.find(b"\2", at)
+        tags = properties[at:end] if end >= 0 else properties[at:]
+        code = self._codes.get(tags)
+        if code is None:
+            if len(self._codes) >= _CODES_MAX:
+                self._codes.clear()
+            code = self._codes[tags] = tags_code(tags)
+        return code
+
+    def _finish(self, elapsed_ns: int) -> None:
+        """Make the records of this read visible, and count them."""
+        batches = [batch for queues in self._topics.values() for batch in queues.values() if batch.units]
+        records, self._records = self._records, []
+        sums, self._sums = self._sums, []
+        self._space = None
+        self._topics.clear()
+        if not batches:
+            return
+        shares = [(batch.topic, batch.queue_id, batch.queue, batch.first_offset, batch.units) for batch in batches]
+        self._store.fill_space(self._end, shares, records, sums)
+        messages = 0
+        for batch in batches:
+            messages += len(batch.units)
+        self._store.append_watch.note(elapsed_ns / 1e9, messages)
+        for batch in batches:
+            count = len(batch.units)
+            self._context.stats.put(batch.topic, count, batch.bytes, elapsed_ns // messages, requests=count)
+
+
+def _find(properties: bytes, name: bytes) -> int:
+    """The position of the first property with this name; -1 if there is none."""
+    at = properties.find(name)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(name, at + 1)
+    return at
+
+
+def _without(properties: bytes, name: bytes) -> bytes:
+    """The properties without the first one of this name."""
+    at = _find(properties, name)
+    if at < 0:
+        return properties
+    end = properties.find(b"\2", at)
+    return properties[: max(at - 1, 0)] if end < 0 else properties[:at] + properties[end + 1 :]
+
+
+def _uint32(data: bytes, at: int) -> int:
+    first, second, third, fourth = data[at], data[at + 1], data[at + 2], data[at + 3]
+    return first << 24 | second << 16 | third << 8 | fourth
+
+
+def _put32(head: bytearray, at: int, value: int) -> None:
+    head[at] = value >> 24 & 0xFF
+    head[at + 1] = value >> 16 & 0xFF
+    head[at + 2] = value >> 8 & 0xFF
+    head[at + 3] = value & 0xFF
+
+
+def _put64(head: bytearray, at: int, value: int) -> None:
+    _put32(head, at, value >> 32)
+    _put32(head, at + 4, value & 0xFFFFFFFF)
