@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from headertables import SendMessageV2
 from saturnmq import (
     CallTimeout,
     Client,
@@ -50,7 +51,7 @@ from saturnmq.client.producer.send_request import Prepared
 from saturnmq.errors import BrokerNotExist, GroupInUse, NotStarted, ReplyTimeout
 from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.headers.messaging import SendMessageV2, decode_header
+from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import decode_batch, decode_properties, decode_record
 from saturnmq.testing import BrokerFixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headertables import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES
+from headertables import REQUEST_HEADERS, RESPONSE_HEADERS, UNUSED_CODES, SendMessageV2
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import HeaderError, MissingField, RemoteProtocolError
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -137,7 +137,7 @@ def test_one_letter_fields_decode_to_same_send_header() -> None:
     assert by_code.to_ext() == letters
     assert list(by_code.to_ext()) == sorted(letters)  # the order in which Java writes them
     with pytest.raises(MissingField, match="<e> is null"):
-        decode_header(headers.SendMessageV2, {name: text for name, text in letters.items() if name != "e"})
+        decode_header(SendMessageV2, {name: text for name, text in letters.items() if name != "e"})
 
 
 @pytest.mark.spec("REM-09")

@@ -1,16 +1,13 @@
-"""Headers of all requests and responses.
+"""Headers of requests and responses, but of sends by one-letter names and pulls, whose fields are read without one.
 
 A header is a slotted dataclass whose attributes are the snake case of the wire names unless stated otherwise. A field without a
 default is required, as in Apache RocketMQ; None means that the field is absent. Field lists: docs/spec/00 section 5.
 """
 # No `from __future__ import annotations`: `header` evaluates the annotations when it creates the class.
 
-from typing import Final
-
 from saturnmq.protocol.headers.fields import Header as Header
-from saturnmq.protocol.headers.fields import Int, Long, header, respell
+from saturnmq.protocol.headers.fields import Int, Long, header
 from saturnmq.protocol.headers.fields import decode_header as decode_header
-from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 
 # Between clients and brokers
 
@@ -19,7 +16,7 @@ from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 class SendMessage(Header):
     """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). born_timestamp is Unix ms.
 
-    Requests 310, 320 and 325 carry the same fields under one-letter names (SendMessageV2).
+    Requests 310, 320 and 325 carry the same fields under one-letter names (`headers.send_fields`).
     """
 
     producer_group: str
@@ -36,58 +33,6 @@ class SendMessage(Header):
     max_reconsume_times: Int | None = None
     batch: bool = False
     broker_name: str | None = None
-
-
-_V2_FIELDS: Final = respell(
-    SendMessage.FIELDS, {spec.attribute: SEND_V2_BY_V1[spec.wire] for spec in SendMessage.FIELDS}
-)
-
-
-@header(fields_of=_V2_FIELDS)
-class SendMessageV2(SendMessage):
-    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325): SendMessage with one-letter wire names."""
-
-    __slots__ = ()
-
-
-@header(wire={"region_id": "MSG_REGION", "trace_on": "TRACE_ON"})
-class SendMessageResponse(Header):
-    """Response to all send requests (10, 310, 320, 324, 325). msg_id is the offset message id, comma-separated for a batch."""
-
-    msg_id: str
-    queue_id: Int
-    queue_offset: Long
-    transaction_id: str | None = None
-    region_id: str | None = None
-    trace_on: bool | None = None
-
-
-@header(wire={"broker_name": "bname"})
-class PullMessage(Header):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
-
-    consumer_group: str
-    topic: str
-    queue_id: Int
-    queue_offset: Long
-    max_msg_nums: Int
-    sys_flag: Int
-    commit_offset: Long
-    suspend_timeout_millis: Long
-    subscription: str | None = None
-    sub_version: Long
-    expression_type: str | None = None
-    broker_name: str | None = None
-
-
-@header()
-class PullMessageResponse(Header):
-    """Response to PULL_MESSAGE (11)."""
-
-    suggest_which_broker_id: Long
-    next_begin_offset: Long
-    min_offset: Long
-    max_offset: Long
 
 
 @header(wire={"unique_key_query": "_UNIQUE_KEY_QUERY"})
@@ -155,13 +100,6 @@ class TopicQueue(Header):
     topic: str
     queue_id: Int
     broker_name: str | None = None
-
-
-@header()
-class StoreTimeResponse(Header):
-    """Response to GET_EARLIEST_MSG_STORETIME (32). timestamp is Unix ms."""
-
-    timestamp: Long
 
 
 @header()
@@ -246,9 +184,6 @@ class PushReplyMessage(Header):
     store_host: str
     store_timestamp: Long
 
-
-GetMaxOffset = GetMinOffset = GetEarliestMsgStoreTime = TopicQueue
-GetConsumerListByGroup = NotifyConsumerIdsChanged = ConsumerGroupOnly
 
 # Administration, NameServer and access control
 
@@ -422,20 +357,6 @@ class BrokerNameOnly(Header):
     """WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
-
-
-@header()
-class WipeWritePermOfBrokerResponse(Header):
-    """Response to WIPE_WRITE_PERM_OF_BROKER (205)."""
-
-    wipe_topic_count: Int
-
-
-@header()
-class AddWritePermOfBrokerResponse(Header):
-    """Response to ADD_WRITE_PERM_OF_BROKER (327)."""
-
-    add_topic_count: Int
 
 
 @header()
