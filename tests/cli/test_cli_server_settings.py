@@ -16,7 +16,7 @@ import pytest
 
 from certificates import write_certificate
 from ports import free_port
-from saturnmq.net import NetSettings, RemotingClient, SendFailed, TlsSettings
+from saturnmq.net import ConnectFailed, NetSettings, RemotingClient, TlsSettings
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.server_admin.collector import GENERATIONS_MAX
@@ -72,7 +72,7 @@ def test_file_tls_keys_apply_to_all_servers_and_their_clients(standalone: Start,
         (server.facts["namesrv"], RequestCode.GET_ROUTEINFO_BY_TOPIC),
         (server.facts["broker"], RequestCode.GET_BROKER_CONFIG),
     ):
-        with pytest.raises(SendFailed):
+        with pytest.raises(ConnectFailed):
             asyncio.run(ask(address, code, False))
         assert asyncio.run(ask(address, code, True)).code == 0
     assert server.stop() == 0
