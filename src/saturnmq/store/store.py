@@ -38,6 +38,7 @@ from itertools import count, repeat
 from time import monotonic, time_ns
 from typing import Final, TypeAlias
 
+from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.codes import NAME_LENGTH_MAX, TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import FlushFailed, ResourceExhausted, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Entry, Message
@@ -71,7 +72,6 @@ from saturnmq.store.settings import FlushDiskType, StoreSettings
 log = logging.getLogger(__name__)
 
 _REJECTIONS_PER_LOG_LINE: Final = 50_000
-_FAILED_PUT_LOG_S: Final = 1.0  # senders decide how many puts fail, so at most one log line in this time
 _ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn one after a crash (recover.is_torn)
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _FIRST: Final = QueueOffset(0)
@@ -162,7 +162,7 @@ class MessageStore(StoreReader):
         self._lock = LockFile(settings.root / "lock")
         self._open = False
         self._refused = self._failed_puts = 0  # puts rejected because the store is not writable, and those that failed
-        self._failure_logged = -_FAILED_PUT_LOG_S  # time.monotonic() of the last log line about a failed put
+        self._failure_log = LogLimit(monotonic)  # senders decide how many puts fail
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)
         self._unconfirmed: deque[_Appended] = deque()  # records that are not visible yet
@@ -411,9 +411,7 @@ class MessageStore(StoreReader):
         if isinstance(error, AppendRefused):
             return PutResult(error.status, reason=error.message)
         self._failed_puts += 1
-        now = monotonic()
-        if now - self._failure_logged >= _FAILED_PUT_LOG_S:
-            self._failure_logged = now
+        if self._failure_log.suppressed("") is not None:
             log.error("put failed count=%s reason=%s", self._failed_puts, error)
         temporary = isinstance(error, ResourceExhausted)
         status = PutStatus.SERVICE_NOT_AVAILABLE if temporary else PutStatus.CREATE_MAPPED_FILE_FAILED
