@@ -548,23 +548,19 @@ class Broker:
         return self._run(self._fast_routes.get(request.code), connection, request)
 
     def _handle_member(self, connection: Connection, request: Command) -> Reply:
-        """Serve what the role of a group's member or a slave allows; `instead` answers the rest."""
+        """Serve what the role of a group's member or a slave allows."""
         refused = self._instead(connection, request)
-        return self.handle(connection, request) if refused is None else self._refused(connection, request, refused)
-
-    def _instead(self, connection: Connection, request: Command) -> Reply | None:
-        follower = self.dledger or self.ha_slave
-        return follower.instead(connection, request) if follower is not None else None
+        return self.handle(connection, request) if refused is None else refused
 
     def _handle_member_fast(self, connection: Connection, request: Command) -> Reply:
         refused = self._instead(connection, request)
-        return (
-            self._handle_fast(connection, request) if refused is None else self._refused(connection, request, refused)
-        )
+        return self._handle_fast(connection, request) if refused is None else refused
 
-    def _refused(self, connection: Connection, request: Command, refused: Reply) -> Reply:
-        """The answer to a request that the member's role does not allow; an administrative one is written to the audit log."""
-        if TABLE[request.code].administrative:
+    def _instead(self, connection: Connection, request: Command) -> Reply | None:
+        """The answer to a request that the role does not allow; an administrative one is written to the audit log."""
+        follower = self.dledger or self.ha_slave
+        refused = follower.instead(connection, request) if follower is not None else None
+        if refused is not None and TABLE[request.code].administrative:
             return self._serve_admin(connection, request, lambda: refused)
         return refused
 
