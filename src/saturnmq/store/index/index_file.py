@@ -354,7 +354,7 @@ class IndexFile:
         stop = min(len(items), start + entries_max - count)
         while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
             stop -= 1
-        if COMPILED is not None:
+        if COMPILED is not None and type(mapping) is mmap.mmap:  # not one that records what is written
             used = COMPILED.put_entries(mapping, items, start, stop, count, (slots, self._entries_at), begin_ms)
         else:
             used = self._put_entries(mapping, items[start:stop])
@@ -377,8 +377,8 @@ class IndexFile:
                 previous = 0
                 used += 1
             seconds = min((store_ms - begin_ms) // 1000, _SECONDS_MAX) if 0 < begin_ms < store_ms else 0
-            ENTRY.pack_into(mapping, at, value, physical_offset, seconds, previous)
-            _SLOT.pack_into(mapping, slot_at, count)
+            mapping[at : at + ENTRY_BYTES] = ENTRY.pack(value, physical_offset, seconds, previous)
+            mapping[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(4)
             at += ENTRY_BYTES
             count += 1
         return used
