@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.accounts import AccountVersions
-from saturnmq.admin.connection import MASTER_ID, answered, failed
+from saturnmq.admin.connection import answered, failed
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.forms import WrongField
@@ -38,7 +38,7 @@ TEXT_MAX: Final = 1000
 
 async def listing(request: Request, page: Page, view: View) -> Response:
     """Accounts of one master, and the file versions of all masters of its cluster."""
-    masters = [broker for broker in view.survey.brokers if broker.number == MASTER_ID]
+    masters = view.masters
     address = request.query_params.get("broker", "") or next(
         (master.address for master in masters if not master.problem), ""
     )

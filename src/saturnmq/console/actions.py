@@ -170,6 +170,7 @@ async def reset(request: Request, page: Page) -> Response:
             except ConfigError as error:
                 raise WrongField(name, error.message) from None
             edited = edited or str(form.get(f"was {where}", "")) != str(value).strip()
+    # A time is reset by the brokers, also while clients are connected; offsets of queues only while none is.
     if target.kind == "time" and not edited:
         await page.services.admin.offsets.reset(group, topic, target.value)
     elif not chosen:

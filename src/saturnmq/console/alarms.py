@@ -137,7 +137,7 @@ class RulesFile:
         if self._path.exists():
             self._path.replace(self._path.with_suffix(".json.bak"))
         temporary_path.replace(self._path)
-        sync_path(self._path.parent)
+        sync_path(self._path.parent)  # the rename, too, survives a crash
 
 
 def place_of(broker: BrokerState) -> str:
@@ -264,6 +264,7 @@ class Alarms:
     def look(self, survey: Survey, members: dict[str, int | None]) -> None:
         """Compare a survey with the rules. members: clients by group; None if unknown."""
         silent = {place_of(broker) for broker in survey.brokers if broker.problem}
+        # Evaluated to the end, although only ACTIVE_MAX are kept: the generator also keeps counts for the next survey.
         findings = dict(list(self._findings(survey, members, self._clock()))[:ACTIVE_MAX])
         for key in [
             key for key in self.active if key not in findings and not self._is_unobservable(key, silent, members)

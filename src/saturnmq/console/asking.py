@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from saturnmq.admin.connection import MASTER_ID
 from saturnmq.admin.consumption import consumer_connection, merged_clients
 from saturnmq.admin.listings import group_offsets
 from saturnmq.admin.survey import GroupState
@@ -45,18 +44,14 @@ async def within(
     await asyncio.wait(tasks.values(), timeout=seconds)
     late = CallTimeout(f"no response within {seconds:g} s")
     answers = {name: task.result() if task.done() else late for name, task in tasks.items()}
-    await cancel(*(task for task in tasks.values() if not task.done()))
+    await cancel(*(task for task in tasks.values() if not task.done()))  # none goes on when the page is sent
     return answers
 
 
 def masters_of(view: View, cluster: str, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Addresses of the masters with these broker names that answered the survey, and the problems of the others."""
     broker_names = set(names)
-    masters = [
-        broker
-        for broker in view.survey.brokers
-        if broker.number == MASTER_ID and broker.cluster == cluster and broker.name in broker_names
-    ]
+    masters = [master for master in view.masters if master.cluster == cluster and master.name in broker_names]
     return [master.address for master in masters if not master.problem], {
         master.address: master.problem for master in masters if master.problem
     }
@@ -82,7 +77,7 @@ async def clients_of(
 ) -> tuple[dict[tuple[str, str], ConsumerConnection], dict[str, str]]:
     """Clients and subscriptions of groups that have any, by cluster and name, and the problems of brokers by address."""
     lookups = {
-        f"{number} {address}": (group, address)
+        f"{number} {address}": (group, address)  # by number: two clusters may have groups of one name
         for number, group in enumerate(groups)
         for address in masters_of(view, group.cluster, group.configs)[0]
     }

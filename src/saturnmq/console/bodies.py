@@ -22,13 +22,12 @@ INDENTED_MAX: Final = 4 * TEXT_MAX
 # Of an Avro body, and of the blocks of a container file inflated: four values a byte are 100 MB at worst.
 AVRO_BYTES_MAX: Final = 128 * 1024
 _REGISTRY_BYTES: Final = 5  # before a datum: byte 0, and four bytes with the id of a schema in a registry
-FORMS: Final = ("json", "avro", "text", "hex")
 _HEX_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
 class ShownBody:
-    """A body as a page shows it. form: one of FORMS. cut: whether it is longer."""
+    """A body as a page shows it. form: json, avro, text or hex. cut: whether it is longer."""
 
     form: str
     text: str

@@ -56,6 +56,7 @@ async def change(request: Request, page: Page) -> Response:
     if view is None or all(broker.address != address for broker in view.survey.brokers):
         raise ConfigError(f"no broker {address!r:.100} is known")
     admin = page.services.admin
+    # Between preview and change another user may have changed the key: what was confirmed is not what would happen.
     now = masked(key, (await admin.brokers.configuration(address)).get(key, ""))
     if now != str(form.get("before", "")):
         raise ConfigError(f"{key} has changed meanwhile; look at the preview again")

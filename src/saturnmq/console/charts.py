@@ -56,7 +56,7 @@ def line_chart(
     path, before = [], first - _GAP_SECONDS - 1
     for at, value in points:
         if not is_statistic(value):
-            before = first - _GAP_SECONDS - 1
+            before = first - _GAP_SECONDS - 1  # so that the next point begins a line
             continue
         path.append(f"{'M' if at - before > _GAP_SECONDS else 'L'}{x(at):.1f} {y(value):.1f}")
         before = at

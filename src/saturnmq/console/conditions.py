@@ -17,10 +17,12 @@ from typing import Any, Final
 
 from saturnmq.client.message import Message
 from saturnmq.console.forms import WrongField
+from saturnmq.escaping import escaped
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
 BODY_BYTES_MAX: Final = 256 * 1024  # a larger body matches no JSON path
 VALUE_MAX: Final = 1000
+SHOWN_MAX: Final = 120  # characters of a body in a list
 STEPS_MAX: Final = 32
 VALUES_MAX: Final = 10_000  # that a path with * may reach in one body
 PATH_MAX: Final = 500
@@ -73,6 +75,11 @@ def readable(message: Message[bytes]) -> bytes | None:
         return message.body
     except SaturnError:
         return None
+
+
+def beginning(body: bytes | None) -> str:
+    """The beginning of a body as text, for a list; empty for none."""
+    return "" if body is None else escaped(body[: 4 * SHOWN_MAX].decode(errors="replace")[:SHOWN_MAX])
 
 
 def parse_conditions(form: Mapping[str, Any]) -> Conditions:

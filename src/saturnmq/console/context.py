@@ -301,7 +301,9 @@ def viewing(
     async def route(request: Request) -> Response:
         session = services.sessions.find(request.cookies.get(COOKIE, ""))
         if session is None:
-            if request.headers.get("hx-request") == "true":
+            if (
+                request.headers.get("hx-request") == "true"
+            ):  # htmx would follow a redirect and put the login into the page
                 return Response(status_code=204, headers={"hx-redirect": "/login"})
             return RedirectResponse("/login", 303)
         page = Page(services, request, session)
@@ -376,6 +378,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
 
     async def checked(request: Request, page: Page) -> Response:
         form = await request.form(max_fields=FIELDS_MAX)
+        # A session that ended since the page was shown has another token: a form of before does nothing.
         token, session = form.get("csrf"), page.session
         if session is None or not isinstance(token, str) or not same_token(token, session.csrf):
             await services.refused(session, page.peer, action, request.url.path, "without the token of the session")
@@ -384,7 +387,7 @@ def changing(services: Services, action: str, handler: Handler, role: str) -> Ca
         shown = " ".join(f"{name}={value}" for name, value in form.multi_items() if name not in UNLOGGED)[:LOGGED_MAX]
         try:
             response = await handler(request, page)
-        except SaturnError as error:
+        except SaturnError as error:  # a change that failed may have been made in part
             await asyncio.to_thread(services.record, session, page.peer, action, f"{target} {shown}", error.message)
             raise
         await asyncio.to_thread(

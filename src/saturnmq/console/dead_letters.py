@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 
 from saturnmq.client.consumer.send_back import REASON_PROPERTY
 from saturnmq.client.message import Message
-from saturnmq.console.conditions import readable
+from saturnmq.console.conditions import beginning, readable
 from saturnmq.console.context import PAGE_ROWS, Page, paged
 from saturnmq.console.download import MEDIA_TYPE, harmless, workbook
 from saturnmq.console.messages import link
@@ -35,7 +35,6 @@ from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.names import group_problem
 
-SHOWN_MAX: Final = 120  # characters of a body in the list
 EXPORT_MAX: Final = 10_000  # messages
 EXPORT_BYTES_MAX: Final = 32 * 1024 * 1024
 RESEND_SECONDS: Final = 20.0
@@ -73,7 +72,7 @@ async def listing(request: Request, page: Page) -> Response:
         letter_page=letter_page,
         messages=sorted(letter_page.messages, key=lambda message: -message.record.store_timestamp_ms),
         reason=partial(reason_of, page),
-        begin=begin_of,
+        begin=lambda message: beginning(readable(message)),
         number=number,
         pages=max((letter_page.total + PAGE_ROWS - 1) // PAGE_ROWS, 1),
         link=link,
@@ -182,12 +181,6 @@ def reason_of(page: Page, message: Message[bytes]) -> str:
     """Why a message is a dead letter: what the client gave, else that its deliveries are used up."""
     client_reason = message.record.properties.get(REASON_PROPERTY)
     return client_reason or page.gettext("Retries used up: {count}", count=message.record.reconsume_times)
-
-
-def begin_of(message: Message[bytes]) -> str:
-    """The beginning of the body, as text."""
-    body = readable(message)
-    return "" if body is None else escaped(body[: 4 * SHOWN_MAX].decode(errors="replace")[:SHOWN_MAX])
 
 
 def position_of(message: Message[bytes]) -> str:

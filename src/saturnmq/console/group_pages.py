@@ -114,11 +114,7 @@ async def group(request: Request, page: Page, view: View) -> Response:
         internal_topics=[name for name in users_first(list(group_state.topics)) if is_internal(name)],
         numbers=NUMBERS,
         flags=FLAGS,
-        masters={
-            broker.name: broker.address
-            for broker in view.survey.brokers
-            if broker.number == 0 and broker.cluster == key[0]
-        },
+        masters={master.name: master.address for master in view.masters if master.cluster == key[0]},
         age=page.services.state.age(view),
     )
 
@@ -181,6 +177,7 @@ async def delete(request: Request, page: Page) -> Response:
     foreign_names = chosen - set(masters)
     if not chosen or foreign_names:
         raise WrongField("broker", f"choose brokers of the cluster {cluster}: {', '.join(masters)}")
+    # Broker by broker: an attempt that fails half way can be repeated, a broker without the group deletes it again.
     for broker in sorted(chosen):
         await admin.groups.delete(masters[broker], name, remove_offset=True)
         for topic in admin.groups.topics_of(name):

@@ -69,7 +69,7 @@ class Jobs:
         if running >= RUNNING_MAX:
             raise ConfigError(f"{running} searches of {owner} are running; at most {RUNNING_MAX} may; cancel one first")
         ended = [job for job in self._jobs.values() if not job.running]
-        if len(owner_jobs) >= KEPT_MAX:
+        if len(owner_jobs) >= KEPT_MAX:  # users make space among their own first
             ended = [job for job in ended if job.owner == owner]
         if len(owner_jobs) >= KEPT_MAX or len(self._jobs) >= JOBS_MAX:
             if not ended:
@@ -77,6 +77,7 @@ class Jobs:
             del self._jobs[min(ended, key=lambda job: job.began).id]
         now = self._clock()
         job = Job(secrets.token_urlsafe(12), owner, kind, title, scan, collector, now, now)
+        # Each request for the job's page renews `viewed`; a tail whose tab was closed ends by this.
         scan.is_viewed = lambda: self._clock() - job.viewed < LEFT_SECONDS
         self._jobs[job.id] = job
         job.task = asyncio.get_running_loop().create_task(_run(job), name=f"console {kind}")

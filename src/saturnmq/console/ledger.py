@@ -136,7 +136,7 @@ def group_of(name: str, brokers: list[BrokerState], configs: dict[str, dict[str,
     brokers = [broker for broker in brokers if broker.name == name]
     leading = next((broker for broker in brokers if broker.runtime.get(ROLE) == LEADER), None)
     leader = leading.runtime.get("dledgerLeaderId", "") if leading is not None else ""
-    end = _index(leading, "dledgerEndIndex")
+    end = _index(leading, "dledgerEndIndex")  # None without a leader: then no lag is known
     members = []
     for broker in brokers:
         member_id = configs.get(broker.address, {}).get("dLegerSelfId", leader if broker is leading else "")

@@ -31,6 +31,7 @@ from saturnmq.protocol.names import topic_problem
 SENT_BYTES_MAX: Final = 256 * 1024
 PROPERTIES_MAX: Final = 50
 LEVEL_MAX: Final = 18
+NAMES_MAX: Final = 1000
 
 
 async def search(request: Request, page: Page) -> Response:
@@ -44,12 +45,6 @@ async def search(request: Request, page: Page) -> Response:
         client = await page.services.admin.connection.messaging()
         messages = await client.query_messages(topic, key, timeout=PAGE_SECONDS)
         messages.sort(key=lambda message: -message.record.store_timestamp_ms)
-    view = await page.services.state.view()
-    names = (
-        users_first(list({topic_state.name for topic_state in view.survey.topics.values()}))[:1000]
-        if view is not None
-        else []
-    )
     return page.render(
         "messages.html",
         topic=topic,
@@ -58,9 +53,15 @@ async def search(request: Request, page: Page) -> Response:
         messages=messages,
         searched=bool(key),
         sending=request.query_params.get("send") == "1",
-        names=names,
+        names=await topic_names(page),
         link=link,
     )
+
+
+async def topic_names(page: Page) -> list[str]:
+    """Names that a form proposes."""
+    view = await page.services.state.view()
+    return [] if view is None else users_first(list({topic.name for topic in view.survey.topics.values()}))[:NAMES_MAX]
 
 
 async def show(request: Request, page: Page) -> Response:

@@ -172,11 +172,7 @@ async def topic(request: Request, page: Page, view: View) -> Response:
     queues = {queue: offsets for table in answered(tables).values() for queue, offsets in table.offset_table.items()}
     shown = sorted(queues, key=queue_order)[:QUEUES_SHOWN_MAX]
     series = Series("topic", topic_state.cluster, topic=topic_state.name)
-    names = {
-        broker.name: broker.address
-        for broker in view.survey.brokers
-        if broker.number == MASTER_ID and broker.cluster == key[0]
-    }
+    names = {master.name: master.address for master in view.masters if master.cluster == key[0]}
     return page.render(
         "topic.html",
         topic=topic_state,

@@ -132,13 +132,16 @@ class TopicScan:
             self.problems[queue.broker_name] = error.message
             del cursors[queue]
             return
-        moved = result.status is PullStatus.OFFSET_ILLEGAL
+        moved = (
+            result.status is PullStatus.OFFSET_ILLEGAL
+        )  # the messages expired: the way to the next ones was not read
         ahead = result.next_offset - cursors[queue]
         self.scanned += 0 if moved else max(ahead, 0)
         cursors[queue] = result.next_offset
         if enough:
             self.end = "enough"
         elif self.span.end_ms is None:
+            # A tail shows the newest: what it cannot show in time is left out, and counted.
             behind = max(result.max_offset - BATCH - result.next_offset, 0)
             cursors[queue] += behind
             self.skipped += behind

@@ -16,28 +16,24 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from saturnmq.admin.system_names import users_first
 from saturnmq.client.message import Message
 from saturnmq.config.settings import parse_duration_ms
 from saturnmq.console.actions import moment
-from saturnmq.console.conditions import Conditions, parse_conditions, readable
+from saturnmq.console.conditions import Conditions, beginning, parse_conditions, readable
 from saturnmq.console.context import Page, paged
 from saturnmq.console.download import COLUMNS, csv_line, fields_of, json_line
 from saturnmq.console.forms import WrongField
 from saturnmq.console.jobs import Job
-from saturnmq.console.messages import link
+from saturnmq.console.messages import link, topic_names
 from saturnmq.console.scanning import ScanRange, TopicScan
-from saturnmq.escaping import escaped
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.names import topic_problem
 
 FOUND_MAX: Final = 2000
-SHOWN_MAX: Final = 120  # characters of a body in a list
 TEXT_MAX: Final = 200  # of tag and keys, which are kept for each result
 DOWNLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
 DOWNLOAD_SECONDS: Final = 25.0
-NAMES_MAX: Final = 1000
 TAIL_ROWS: Final = 100
 
 
@@ -63,7 +59,6 @@ class Hit:
 def hit_of(message: Message[bytes]) -> Hit:
     """What is kept of a message."""
     body = readable(message)
-    shown = "" if body is None else body[: 4 * SHOWN_MAX].decode(errors="replace")[:SHOWN_MAX]
     return Hit(
         message.queue,
         message.offset,
@@ -72,7 +67,7 @@ def hit_of(message: Message[bytes]) -> Hit:
         " ".join(message.keys)[:TEXT_MAX],
         message.record.store_timestamp_ms,
         -1 if body is None else len(body),
-        escaped(shown),
+        beginning(body),
     )
 
 
@@ -231,11 +226,3 @@ def _time(field: str, text: str, now_ms: int) -> int:
             return moment(text)
         except ConfigError as error:
             raise WrongField(field, error.message) from None
-
-
-async def topic_names(page: Page) -> list[str]:
-    """Names that a form proposes."""
-    view = await page.services.state.view()
-    return (
-        users_first(list({topic.name for topic in view.survey.topics.values()}))[:NAMES_MAX] if view is not None else []
-    )

@@ -61,6 +61,7 @@ class Guarded:
         bytes_max = (
             min(self._body_bytes_max, LOGIN_BYTES_MAX) if scope["path"] in BEFORE_LOGIN else self._body_bytes_max
         )
+        # The length that is stated refuses early; one without it, or with a wrong one, is counted as it comes.
         length = headers.get("content-length", "0")
         if len(length) > 18 or int(length if length.isdecimal() else 0) > bytes_max:
             await PlainTextResponse(f"refused: more than {bytes_max} bytes", 413)(scope, receive, guarded_send)

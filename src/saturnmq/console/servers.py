@@ -10,7 +10,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from saturnmq.admin.connection import MASTER_ID, answered, failed
+from saturnmq.admin.connection import answered, failed
 from saturnmq.admin.survey import TopicState
 from saturnmq.admin.system_names import is_system, is_system_producer
 from saturnmq.console.asking import within
@@ -39,7 +39,7 @@ async def producers(request: Request, page: Page, view: View) -> Response:
             clients = await page.services.admin.clients.producers(group, topic)
         except SaturnError as error:
             problem = error.message
-    masters = [broker.address for broker in view.survey.brokers if broker.number == MASTER_ID and not broker.problem]
+    masters = [master.address for master in view.masters if not master.problem]
     tables = await within(masters, page.services.admin.clients.all_producers)
     search_text = query.get("q", "").lower()
     names = {
@@ -93,9 +93,8 @@ async def name_servers(request: Request, page: Page) -> Response:
 def on_one_broker(view: View) -> list[TopicState]:
     """Topics of users that one broker serves, in clusters with several masters: they cannot be written while it is down."""
     masters: dict[str, set[str]] = {}
-    for broker in view.survey.brokers:
-        if broker.number == MASTER_ID:
-            masters.setdefault(broker.cluster, set()).add(broker.name)
+    for master in view.masters:
+        masters.setdefault(master.cluster, set()).add(master.name)
     topics = [
         topic
         for topic in view.survey.topics.values()

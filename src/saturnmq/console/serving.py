@@ -89,6 +89,7 @@ class _Connection(H11Protocol):
 
     def _late(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle
+        # The deadline is for a request to arrive whole. One that has arrived gets the same time once more, for its response.
         answering = cycle is not None and not cycle.response_complete and not cycle.more_body
         if answering and cycle is not self._answering:
             self._answering = cycle
@@ -141,7 +142,7 @@ class Server:
         up = asyncio.ensure_future(self._server.up.wait())
         try:
             await asyncio.wait((up, serving), return_when=asyncio.FIRST_COMPLETED)
-            if not up.done():
+            if not up.done():  # uvicorn logs why and returns
                 raise ConfigError(f"the console cannot serve on {self._where}; --debug shows why")
             host, port = self._socket.getsockname()[:2]
             started(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from saturnmq.admin.brokers import BrokerState
+from saturnmq.admin.connection import MASTER_ID
 from saturnmq.admin.survey import GroupState, Survey, Surveyor
 from saturnmq.console.texts import N_
 from saturnmq.protocol.bodies import ConsumerConnection
@@ -38,6 +40,11 @@ class View:
     at: float
     in_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     out_rates: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def masters(self) -> list[BrokerState]:
+        """The masters of all clusters, also those that do not answer."""
+        return [broker for broker in self.survey.brokers if broker.number == MASTER_ID]
 
 
 class ClusterState:
@@ -101,6 +108,7 @@ class ClusterState:
                 await self._view_requested.wait()
             began = self._clock()
             await self.refresh()
+            # A cluster for which a survey takes long is busy a fifth of the time at most.
             await asyncio.sleep(max(self._refresh_seconds, PAUSE_FACTOR * (self._clock() - began)))
 
     async def refresh(self) -> None:

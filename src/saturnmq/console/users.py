@@ -40,6 +40,7 @@ _ATTEMPT_KEYS_MAX: Final = 10_000
 _KNOWN_MAX: Final = 1000
 _N, _R, _P = 2**14, 8, 1  # scrypt: 16 MiB and about 50 ms
 _FILE_BYTES_MAX: Final = 1_000_000
+# Checked for names that do not exist, so that the time of an answer is the same for all names.
 _NO_PASSWORD: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$" + "A" * 43 + "="
 
 
@@ -54,6 +55,7 @@ def check_password(password: str, stored: str) -> bool:
     """Whether a password is that of a stored text. Takes about 50 ms."""
     try:
         kind, n, r, p, salt, digest = stored.split("$")
+        # The file may be edited by hand: a large cost would let each login stop the console.
         if kind != "scrypt" or int(n) > 2**17 or int(r) * int(p) > 64:
             return False
         computed = _scrypt(password, base64.b64decode(salt), int(n), int(r), int(p))
@@ -88,7 +90,6 @@ class Session:
     csrf: str
     began: float
     used: float
-    language: str = "en"
 
 
 class Users:
@@ -229,7 +230,7 @@ class Sessions:
             return None
         for key in keys:
             self._wrong.pop(key, None)
-        self._login_networks.pop((name, network_of(peer)), None)
+        self._login_networks.pop((name, network_of(peer)), None)  # so that it becomes the newest
         self._login_networks[name, network_of(peer)] = None
         if len(self._login_networks) > _KNOWN_MAX:
             del self._login_networks[next(iter(self._login_networks))]
@@ -254,6 +255,7 @@ class Sessions:
             return None
         now = self._clock()
         user = self._users.find(session.user.name)
+        # Another password ends the sessions of before; the role is that of now, so a demotion works at once.
         expired = now - session.began > SESSION_SECONDS or now - session.used > IDLE_SECONDS
         if expired or user is None or user.password != session.user.password:
             del self._sessions[token]

@@ -10,7 +10,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from saturnmq.admin.connection import MASTER_ID, answered, failed
+from saturnmq.admin.connection import answered, failed
 from saturnmq.admin.waiting import TIMED_MAX, DelayLevel, Timed, UndecidedTransactions
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
@@ -20,12 +20,8 @@ from saturnmq.console.state import View
 async def show(request: Request, page: Page, view: View) -> Response:
     """Undecided half messages of all masters, oldest first, their delay levels, and timed messages, next first."""
     waiting = page.services.admin.waiting
-    names = {broker.address: broker.name for broker in view.survey.brokers if broker.number == MASTER_ID}
-    silent = {
-        broker.address: broker.problem
-        for broker in view.survey.brokers
-        if broker.number == MASTER_ID and broker.problem
-    }
+    names = {master.address: master.name for master in view.masters}
+    silent = {master.address: master.problem for master in view.masters if master.problem}
     reachable = [address for address in names if address not in silent]
 
     async def ask(address: str) -> tuple[UndecidedTransactions, list[DelayLevel], Timed]:

@@ -58,6 +58,7 @@ class Collector:
         A round that fails as a whole, for want of a NameServer, is logged and the next one is tried.
         """
         while rounds is None or self.rounds < rounds:
+            # At full minutes of the clock: samples of two collectors, or of before and after a restart, have the same times.
             await self._sleep(STEP_SECONDS - self._clock() % STEP_SECONDS)
             try:
                 await self.round()

@@ -121,6 +121,7 @@ class History:
         self._db.execute("PRAGMA foreign_keys = ON")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0 and not self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            # One transaction: a process that is killed here leaves an empty file, not half a schema.
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
             raise ConfigError(f"{self.path} has version {version} of the history format; this release reads {VERSION}")
@@ -137,7 +138,7 @@ class History:
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                    self._ids.clear()
+                    self._ids.clear()  # some may be of series that the transaction had made
 
     def record(self, at: int, samples: Iterable[Sample]) -> int:
         """Store the samples of one minute; return how many. at: Unix seconds, rounded down to the minute. Raises StoreError.
@@ -194,12 +195,13 @@ class History:
             expire = "DELETE FROM samples WHERE series = ? AND at < ?"
             dropped += sum(self._db.execute(expire, (number, oldest)).rowcount for number in numbers)
             self._db.execute("DELETE FROM series WHERE NOT EXISTS (SELECT 1 FROM samples WHERE series = series.id)")
-            self._ids.clear()
+            self._ids.clear()  # of series that were deleted
         return dropped
 
     def _thin_one(self, number: int, step: int, since: int, until: int) -> int:
         """Keep the samples at multiples of step of since < at <= until; return how many were dropped."""
         window = {"series": number, "step": step, "since": since, "until": until}
+        # First the peaks, from samples that are dropped after; level and total of a kept sample are its own.
         self._db.execute(
             """
             UPDATE samples SET peak = (

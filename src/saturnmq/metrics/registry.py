@@ -74,7 +74,7 @@ class Registry:
         template(name, labels, {})
 
         def chunks() -> Iterator[Chunk]:
-            fixed = constant() if callable(constant) else constant
+            fixed = constant() if callable(constant) else constant  # at each scrape: a broker may change its role
             line = template(name, labels, self._labels if fixed is None else fixed)
             unescaped_line = line % (*labels, 0)  # as a line without anything to escape
             quotes, slashes = unescaped_line.count('"'), unescaped_line.count("\\")
@@ -86,6 +86,7 @@ class Registry:
                     values, value = row
                     shown = number(value) if type(value) is float and value - value else value  # infinite, or no number
                     row_line = line % (*values, shown)
+                    # Names with quotes are rare: three counts of a line cost less than to escape each value of each row.
                     if row_line.count('"') != quotes or row_line.count("\\") != slashes or row_line.count("\n") != 1:
                         row_line = line % (*map(escaped, values), shown)
                     part.append(row_line)

@@ -126,6 +126,7 @@ async def _collect(name_servers: str, now_ms: int) -> tuple[list[Tick], list[Run
         survey = await Surveyor(admin.connection).survey()
         for where, problem in survey.problems.items():
             logger.warning("no statistics where=%s error=%s", quoted(where), quoted(problem))
+        # By the sums over all masters: a topic is a broker's own by the names of the brokers that have it.
         system = {key for key, topic in survey.topics.items() if is_system(topic)}
         ticks: list[Tick] = []
         for address, master in survey.masters.items():
