@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.spark.connect import ConnectionOptions
 from saturnmq.spark.pipelines import NAMES, collect, compact, lake, pipeline, running
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
@@ -141,8 +140,7 @@ def test_stats_poll_sends_only_read_requests(server: SyncEmbeddedBroker) -> None
         for queue in puller.queues("polled"):
             puller.commit("polling", queue, 1)
     server.inner.tap.requests.clear()
-    collect.collect(ConnectionOptions(server.name_servers), 0)
-    collect.runtime_info(ConnectionOptions(server.name_servers), 0)
+    collect.collect(server.name_servers, 0)
     asked = {request.code for request in server.inner.tap.requests}
     assert {28, 202, 208, 315} <= asked
     assert {RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.HEART_BEAT}.isdisjoint(asked), "it changes nothing"
