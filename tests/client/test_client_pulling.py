@@ -202,6 +202,7 @@ async def test_illegal_offset_answer_resets_stores_and_discards_pulled(cluster: 
             assert (await inbox.recv(30)).offset == 4
             await until(lambda: c.broker.offsets["g", "T", 0] == 1)
             await held.ack()
+            await until(lambda: QUEUE in inbox.committed())  # it is released and assigned again
             assert inbox.committed()[QUEUE] == 1, "what was pulled before belongs to no queue any more"
             assert (await inbox.recv(30)).offset == 1
 
