@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 from admincli import AdminCli
-from forkedcommand import run_command
+from forkedcommand import completed
 from serverprocess import Server
 
 import saturnmq.sync
@@ -62,31 +60,13 @@ def started_cli() -> Callable[..., Completed]:
 
 @pytest.fixture
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Completed]:
-    """Runs one command to completion in a process of its own, forked from one that has imported the modules of the commands.
+    """Runs one command to completion in a process of its own, which need not import its modules (forkedcommand).
 
-    stdin: what the command reads from standard input, a file.
-
-    The imports of `python -m saturnmq.cli` take most of a second of processor time; tests of them use `started_cli`.
+    stdin: what the command reads from standard input, a file. Tests of the imports use `started_cli`.
     """
-    processes = multiprocessing.get_context("forkserver")
-    names = ("run", "servers", "store", "admin", "everyday.send", "everyday.tail", "everyday.doctor")
-    processes.set_forkserver_preload([f"saturnmq.cli.{name}" for name in names])
 
     def run(*args: str, env: dict[str, str] | None = None, stdin: bytes = b"") -> Completed:
-        folder = tmp_path_factory.mktemp("cli")
-        given, out, err = (folder / name for name in ("in", "out", "err"))
-        given.write_bytes(stdin)
-        files = (str(out), str(err), str(given))
-        process = processes.Process(target=run_command, args=(args, os.environ | (env or {}), *files))
-        process.start()
-        try:
-            process.join(60)
-            assert process.exitcode is not None, f"{args} did not end"
-            return subprocess.CompletedProcess(args, process.exitcode, out.read_text(), err.read_text())
-        finally:
-            process.kill()
-            process.join()
-            process.close()
+        return completed(args, tmp_path_factory.mktemp("cli"), env, stdin)
 
     return run
 

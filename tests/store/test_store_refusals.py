@@ -14,11 +14,12 @@ import shlex
 import shutil
 import struct
 import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forkedcommand
 import pytest
 
 from saturnmq.protocol.errors import DiskFull, OutOfDescriptors, SaturnError, StoreError
@@ -93,15 +94,20 @@ def commands(error: SaturnError) -> list[str]:
 def run(command: str) -> str:
     """Run a command that an error names; a repair first without and then with its confirmation."""
     words = shlex.split(command)
-    if words[0] == "saturnmq":
-        words[0] = str(Path(sys.executable).parent / "saturnmq")
     if words[1:3] == ["store", "repair"]:
-        dry = subprocess.run(words, capture_output=True, text=True, check=False)
+        dry = _completed(words)
         assert dry.returncode == 1 and "nothing was changed" in dry.stderr, dry
         words.append("--yes")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = _completed(words)
     assert done.returncode == 0, (command, done)
     return done.stdout
+
+
+def _completed(words: list[str]) -> subprocess.CompletedProcess[str]:
+    if words[0] != "saturnmq":
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        return forkedcommand.completed(tuple(words[1:]), Path(folder))
 
 
 def log_file(path: Path, number: int) -> Path:
