@@ -119,7 +119,7 @@ def test_rocketmq_extension_bits_exclude_messages(tmp_path: Path) -> None:
 
     def accept_record(properties: bytes) -> bool:
         read.append(properties)
-        return record.by_properties({"x": properties.split(b"x\x01")[1][:1].decode()})
+        return record.matcher.by_properties({"x": properties.split(b"x\x01")[1][:1].decode()})
 
     result = store.get("VecSql", 0, 0, 32, accept_record=accept_record, accept_extension=record.by_extension)
     assert (result.count, result.next_offset) == (5, 8)
