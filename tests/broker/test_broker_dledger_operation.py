@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokergroup import LedgerGroup, copies_nothing, expire, ledger_group, part
+from brokergroup import LedgerGroup, copies_nothing, expire, ledger, ledger_group, part
 
 from ports import free_ports
 from saturnmq.broker import Broker
@@ -23,8 +23,9 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.protocol.message import encode_properties
 from saturnmq.raft.core.actions import Role
-from saturnmq.raft.core.messages import Code, TransferResponse
+from saturnmq.raft.core.messages import ChangeKind, Code, TransferResponse
 from saturnmq.raft.ledger.files import LedgerFiles
+from saturnmq.raft.tool import GroupTool
 from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store import FlushDiskType, StoreFailureAction
 
@@ -412,3 +413,24 @@ async def test_member_moves_to_another_name_server_while_it_runs(tmp_path: Path)
                 await group.stop(name)
         finally:
             await other.stop()
+
+
+async def test_members_of_now_are_asked_and_not_those_of_the_settings(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path) as group:
+        unopened = GroupMember(group.store("n0"), group.raft_settings("n0"), NetSettings())
+        assert (unopened.peers, unopened.voters) == (group.addresses, ("n0", "n1", "n2"))
+        assert (unopened.host("n2"), unopened.host("n3")) == ("127.0.0.1", "")
+        await group.send(b"x")
+        removed = follower(group)
+        tool = GroupTool("g", group.addresses)
+        try:
+            async with asyncio.timeout(30):
+                while (await tool.change(ChangeKind.REMOVE, removed)).code != Code.SUCCESS:
+                    await asyncio.sleep(0.05)  # poll: the members are not known yet to support changes
+        finally:
+            await tool.close()
+        remaining = {name: address for name, address in group.addresses.items() if name != removed}
+        for name in remaining:
+            member = ledger(group.brokers[name])
+            await group.until(lambda member=member: member.peers == remaining, "the change is not dispatched")
+            assert member.voters == tuple(remaining) and member.host(removed) == ""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import struct
 from functools import partial
 from pathlib import Path
 
 import pytest
 from brokergroup import FILE_BYTES, LedgerGroup, expire, ledger, ledger_group
+from test_broker_dledger import Alone, message, one_settings, put
 
 from saturnmq.broker import Broker
 from saturnmq.net import NetSettings
+from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import Host, Message, encode_properties
 from saturnmq.replication.dledger.log import RaftLog
+from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.store import MessageStore, PutStatus
 from saturnmq.store.files.disk import Disk
 
 OLD = [b"old %d " % number + b"." * 9000 for number in range(60)]  # more than two files
@@ -161,6 +166,35 @@ async def test_unequal_old_logs_stop_member_with_error(tmp_path: Path, caplog: p
         for name in ("n0", "n1"):
             await group.until(partial(holds, group, name, 4), "the others go on")
         assert not ledger(odd).serving
+
+
+async def test_old_log_whose_messages_leave_a_gap_stops_the_start_with_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Queues that were rebuilt from that log cannot be mended by another rebuild, unlike those without some of their units."""
+    settings, raft = one_settings(tmp_path)
+    store = MessageStore(settings)
+    store.open()
+    await store.start()
+    for body in OLD[:3]:
+        assert store.put(message(body)).status is PutStatus.PUT_OK
+    last = store.physical_offset("T", 0, 2)
+    await store.stop()
+    async with Alone(tmp_path) as store:
+        await put(store, b"new")
+    queue_offset = struct.Struct(">q")
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(last + 20)
+        assert queue_offset.unpack(file.read(8)) == (2,)
+        file.seek(last + 20)
+        file.write(queue_offset.pack(7))
+    shutil.rmtree(tmp_path / "consumequeue")
+    gap = f"queue T/0 ends at 2, the record at {last} is number 7"
+    store = GroupMember(settings, raft, NetSettings()).store
+    with pytest.raises(CorruptRecord, match=f"^{gap}, although the queues were rebuilt from the log alone"):
+        store.open()
+    await store.stop()
+    assert f"consume queues rebuilt reason={gap}" in caplog.text
 
 
 @pytest.mark.spec("DL-X20", "DL-U01")
