@@ -57,6 +57,17 @@ def test_arguments_of_a_read_are_checked_before_spark_is_asked() -> None:
     assert "$" not in topic_reads._literal("${env:HOME}"), "Spark replaces variables inside SQL literals"
 
 
+def test_narrowing_arguments_become_options() -> None:
+    assert topic_reads._narrowing(
+        since=DAY, until="2026-03-02", sql="a = 1", tags="paid", keys=["k", 7], uniq_keys=("U",), queues=[0, 3], topics=None
+    ) == {
+        "startingTimestamp": str(DAY), "endingTimestamp": str(DAY + 86_400_000), "sql": "a = 1", "tags": '["paid"]',
+        "keys": '["k", 7]', "uniqKeys": '["U"]', "queues": "0,3",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="tags is an empty list; leave the argument out to read all messages"):
+        topic_reads._narrowing(tags=[])
+
+
 def test_session_without_the_data_source_names_register() -> None:
     class Reader:
         """The reader of a session that does not have the data source."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import site
 import subprocess
 import sys
+import sysconfig
 import time
 import zipfile
 from collections.abc import Iterator
@@ -110,6 +112,31 @@ def test_interpreter_changes_for_this_machine_and_package_only(tmp_path: Path) -
         with planners_use_installed(spark_context):
             assert (spark_context.pythonExec != before) is is_replaced, changes
         assert spark_context.pythonExec == before
+
+
+def test_pyspark_is_installed_only_together_with_py4j(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    common, own = tmp_path / "common", tmp_path / "own"
+    monkeypatch.setattr(sysconfig, "get_path", {"purelib": str(common)}.get)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(own))
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+
+    def add(folder: Path, *names: str) -> None:
+        for name in names:
+            (folder / name).mkdir(parents=True)
+            (folder / name / "__init__.py").touch()
+
+    (common / "pyspark").mkdir(parents=True)  # left by an uninstallation
+    add(common, "py4j")
+    add(own, "pyspark")
+    assert installed_package() is None
+    add(own, "py4j")
+    assert installed_package() is None, "packages of the user are not read"
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    assert installed_package() == own / "pyspark"
+    (common / "pyspark" / "__init__.py").touch()
+    assert installed_package() == common / "pyspark"
+    (common / "py4j" / "__init__.py").unlink()
+    assert installed_package() == own / "pyspark"
 
 
 def test_script_drops_archives_of_its_package_only(tmp_path: Path) -> None:
