@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,12 +15,31 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.decode import Selection
 from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.option_table import SINK_COLUMNS_OF_KAFKA, SOURCE_COLUMNS_OF_KAFKA
+from saturnmq.spark.pipelines import NAMES, pipeline, running
 from saturnmq.spark.pipelines.export import _decoding, lag_of
 from saturnmq.spark.pipelines.sink_log import FOLDER, latest_batch
 from saturnmq.spark.queue_units import needs_records
 from saturnmq.spark.ranges import to_offset
 from saturnmq.spark.sink_options import COLUMNS, column_problems
+from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
+
+FLAGS = {
+    "--follow",
+    "--include-system",
+    "--json",
+    "--no-alert-topic",
+    "--publish",
+    "--quiet",
+    "--retries",
+}  # take no value
+COLUMN_TYPES = {
+    "topic": "string", "brokerName": "string", "queueId": "int", "queueOffset": "bigint", "flag": "int", "tags": "string",
+    "keys": "string", "uniqKey": "string", "properties": "string", "bornTimestamp": "timestamp",
+    "storeTimestamp": "timestamp", "body": "binary", "physicalOffset": "bigint", "storeSize": "int", "sysFlag": "int",
+    "reconsumeTimes": "int", "bornHost": "string", "storeHost": "string", "preparedTransactionOffset": "bigint",
+    "bodyCrc": "int", "offsetMsgId": "string", "tagsCode": "bigint", "propertiesMap": "map<string,string>",
+}  # fmt: skip
 
 
 def offsets(**ends: int) -> str:
@@ -123,3 +143,18 @@ def test_records_are_read_for_what_units_do_not_have(
     """A code up to ADDRESS_MAX is the place of an extension unit, which has the real one."""
     units = np.array([(7,), (code,)], dtype=[("tags_code", "i8")])
     assert needs_records(columns, select, units) is needed
+
+
+def test_every_documented_column_can_be_read_with_its_type() -> None:
+    asked = {"mode": "files", "path": "/nowhere", "columns": ",".join(COLUMN_TYPES)}
+    schema = RocketMQDataSource(asked).schema()
+    assert {field.name: field.dataType.simpleString() for field in schema} == COLUMN_TYPES
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert set(COLUMN_TYPES) <= set(re.findall("`([a-zA-Z]+)`", page.partition("## Columns")[2].partition("\n## ")[0]))
+
+
+def test_help_of_a_pipeline_names_the_value_of_each_option() -> None:
+    for name in NAMES:
+        words = running.parser_of(pipeline(name)).format_help()
+        for option, value in re.findall(r"^  (--[a-z-]+)(?:, --[a-z-]+)*( [^ ]+)?", words, re.M):
+            assert value or option in FLAGS, (name, option)
