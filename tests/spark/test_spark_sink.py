@@ -117,6 +117,31 @@ def test_sink_task_commit_message_is_small(server: SyncEmbeddedBroker) -> None:
         assert client.puller().max_offset(queue) == 3000
 
 
+@pytest.mark.parametrize("streams", [False, True], ids=["batch", "stream"])
+def test_writer_sends_after_it_was_pickled_and_logs_the_sums_of_its_tasks(
+    server: SyncEmbeddedBroker, streams: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "saturnmq.spark.sink")
+    topic = f"pickled-{streams}"
+    with Client(name_servers=server.name_servers) as client:
+        client.create_topic(topic, queues=1)
+        source = RocketMQDataSource({"nameServer": server.name_servers, "topic": topic})
+        schema = StructType([StructField("body", BinaryType(), True)])
+        writer: Any = source.streamWriter(schema, False) if streams else source.writer(schema, False)
+        task = pickle.loads(pickle.dumps(writer))
+        parts = [task.write(iter([pa.RecordBatch.from_pydict({"body": [b"12345"] * rows})])) for rows in (2, 3)]
+        number = (7,) if streams else ()
+        writer.commit([*parts, None], *number)
+        writer.abort([parts[0]], *number)
+        (queue,) = client.puller().queues(topic)
+        assert client.puller().max_offset(queue) == 5
+    what = "batch 7 " if streams else ""
+    assert [line.partition(" bytes=")[0] for line in caplog.messages if "tasks=" in line] == [
+        f"{what}written tasks=3 rows=5",
+        f"{what}aborted, these stay in the topic tasks=1 rows=2",
+    ]
+
+
 @pytest.mark.spec("PIP-09")
 @pytest.mark.parametrize(("rate", "count", "queues"), [(100, 1000, 1), (7, 25, 3), (1, 4, 2)])
 def test_sink_task_never_exceeds_its_rate(
