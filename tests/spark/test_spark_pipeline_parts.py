@@ -20,7 +20,7 @@ from saturnmq.spark.pipelines.export import _decoding, lag_of
 from saturnmq.spark.pipelines.sink_log import FOLDER, latest_batch
 from saturnmq.spark.queue_units import needs_records
 from saturnmq.spark.ranges import to_offset
-from saturnmq.spark.sink_options import COLUMNS, column_problems
+from saturnmq.spark.sink_options import COLUMNS, column_problems, parse_sink_options
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 
@@ -158,3 +158,18 @@ def test_help_of_a_pipeline_names_the_value_of_each_option() -> None:
         words = running.parser_of(pipeline(name)).format_help()
         for option, value in re.findall(r"^  (--[a-z-]+)(?:, --[a-z-]+)*( [^ ]+)?", words, re.M):
             assert value or option in FLAGS, (name, option)
+
+
+def test_every_option_of_the_sink_sets_its_field() -> None:
+    given = {
+        "nameServer": "h:1", "topic": "T", "delivery": "at_least_once", "ack": "stored", "batchBytes": "1k",
+        "batchMessages": "7", "inFlight": "8", "sendTimeoutMs": "9s", "retries": "0", "compress": "zlib",
+        "compressAbove": "2k", "badRows": "skip", "dedupe": "true", "allowTimer": "true", "producerGroup": "p",
+        "maxPerSecond": "11", "decisionLog": "/d", "transactionMaxMessages": "12", "transactionCheckAfter": "13s",
+    }  # fmt: skip
+    made = parse_sink_options(given, {"body": "binary"})
+    assert (made.name_server, made.topic, made.delivery, made.ack) == ("h:1", "T", "at_least_once", "stored")
+    assert (made.batch_bytes, made.batch_messages, made.in_flight, made.send_timeout_ms) == (1024, 7, 8, 9000)
+    assert (made.retries, made.compress, made.compress_above, made.bad_rows) == (0, "zlib", 2048, "skip")
+    assert (made.dedupe, made.allow_timer, made.producer_group, made.per_second) == (True, True, "p", 11)
+    assert (made.decision_log, made.transaction_messages, made.check_after_ms) == ("/d", 12, 13_000)

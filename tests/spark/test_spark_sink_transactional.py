@@ -120,7 +120,10 @@ def test_options_incompatible_with_transactions_are_reported(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="object stores"):
         parse_sink_options(given | {"decisionLog": "s3://b/l"}, {"body": "binary"})
     made = parse_sink_options(given | {"checkpointLocation": "/c/"}, {"body": "binary"})
-    assert made.decision_log == "/c/_saturnmq_tx" and made.ack == "durable"
+    assert made.decision_log == "/c/_saturnmq_tx" and made.ack == "durable" and made.own_group is None
+    named = {"checkpointLocation": "/c/", "decisionLog": "/d", "producerGroup": "billing"}
+    made = parse_sink_options(given | named, {"body": "binary"})
+    assert (made.decision_log, made.own_group, made.producer_group) == ("/d", "billing", "billing")
     transactional.check_count(5, 5)
     with pytest.raises(StoreError, match="transactionMaxMessages=5 allows fewer: nothing was sent"):
         transactional.check_count(6, 5)
