@@ -92,8 +92,8 @@ async def test_page_of_an_incomplete_trace_says_so(console: Open) -> None:
 
 def test_steps_of_a_trace_are_bars_of_its_records() -> None:
     class English:
-        def text(self, key: str) -> str:
-            return key
+        def gettext(self, text: str) -> str:
+            return text
 
     received = [replace(BEFORE, request_id="R2"), replace(AFTER, request_id="R2", success=False)]
     failed = replace(SENT, success=False)
@@ -103,8 +103,8 @@ def test_steps_of_a_trace_are_bars_of_its_records() -> None:
         Bar("sent: p 10.0.0.1", "send", 1000, 1020, True),
         Bar("sent: p 10.0.0.1", "send", 1000, 1020),
         Bar("COMMIT_MESSAGE: p 10.0.0.1", "transaction", 1050, 1050),
-        Bar("received: g 10.0.0.1", "consume", 1100, 1130),
-        Bar("received: g 10.0.0.1", "consume", 1100, 1130, True),
+        Bar("consumed: g 10.0.0.1", "consume", 1100, 1130),
+        Bar("consumed: g 10.0.0.1", "consume", 1100, 1130, True),
     ]
 
 
