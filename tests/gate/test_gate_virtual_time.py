@@ -125,15 +125,19 @@ def test_clocks_and_default_arguments_are_restored_even_after_an_error() -> None
 def test_defaults_of_a_module_imported_between_two_runs_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(module: ModuleType) -> None:
         await asyncio.sleep(3600)  # poll
-        assert module.age() >= 3600
+        assert min(module.age(), module.age_by_name()) >= 3600
 
     async def nothing() -> None: ...
 
     virtualtime.run(nothing())
     for _ in range(2):  # the second one has the same name
         module = ModuleType("saturnmq.imported_late")
-        exec("import time\nborn = time.monotonic()\ndef age(now=time.monotonic): return now() - born\n", vars(module))
+        exec(
+            "import time\nfrom time import monotonic\nborn = time.monotonic()\n"
+            "def age(now=time.monotonic): return now() - born\ndef age_by_name(): return monotonic() - born\n",
+            vars(module),
+        )
         monkeypatch.setitem(sys.modules, module.__name__, module)
         for _ in range(2):
             virtualtime.run(work(module))
-        assert module.age() < 60
+        assert max(module.age(), module.age_by_name()) < 60

@@ -4,8 +4,8 @@ For tests whose brokers, NameServers and clients all live in one event loop. A w
 socket was used just before. The clock does not jump while a call in another thread runs. It counts the processor time of the
 loop's thread and the waits of the loop, so that nothing times out because a busy machine did not run the process; what blocks the
 loop's thread is not counted either.
-`time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do constructors of saturnmq whose default clock is
-one of them.
+`time.monotonic`, `time.time` and their ns forms follow the loop's clock; so do modules of saturnmq that import one of them by name,
+and constructors whose default clock is one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 from unittest import mock
 
@@ -61,11 +61,14 @@ class VirtualClock:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace the functions of the module `time`, and defaults of saturnmq's functions that are one of them."""
+        """Replace the functions of the module `time`, and globals and defaults of saturnmq that are one of them."""
         replaced = {real: getattr(self, name) for name, real in self._real.items()}
         defaults = list(_functions_with_default(set(replaced)))
-        for name in self._real:
-            setattr(time, name, getattr(self, name))
+        names = [(time, name) for name in self._real]
+        names += [(module, name) for module, _, imported in _found.values() for name in imported]
+        originals = [(module, name, getattr(module, name)) for module, name in names]
+        for module, name, real in originals:
+            setattr(module, name, _swapped(real, replaced))
         for function, positional, keywords in defaults:
             if positional:
                 function.__defaults__ = tuple(_swapped(value, replaced) for value in positional)
@@ -74,8 +77,8 @@ class VirtualClock:
         try:
             yield
         finally:
-            for name, real in self._real.items():
-                setattr(time, name, real)
+            for module, name, real in originals:
+                setattr(module, name, real)
             for function, positional, keywords in defaults:
                 function.__defaults__, function.__kwdefaults__ = positional, keywords
 
@@ -84,8 +87,9 @@ def _swapped(value: Any, replaced: dict[Any, Any]) -> Any:
     return replaced.get(value, value) if callable(value) else value
 
 
-# Functions of a module that have a clock as a default, by the module's name. To look for them takes most of a short test's time.
-_found: Final[dict[str, tuple[ModuleType, list[FunctionType]]]] = {}
+# Functions of a module that have a clock as a default, and its globals that are one, by the module's name. To look for them takes
+# most of a short test's time.
+_found: Final[dict[str, tuple[ModuleType, list[FunctionType], list[str]]]] = {}
 
 
 def _functions_with_default(wanted: set[Any]) -> Iterator[tuple[FunctionType, Any, Any]]:
@@ -94,7 +98,10 @@ def _functions_with_default(wanted: set[Any]) -> Iterator[tuple[FunctionType, An
             continue
         known = _found.get(name)
         if known is None or known[0] is not module:
-            known = _found[name] = module, list(_searched(name, module, wanted))
+            clocks = [
+                key for key, value in vars(module).items() if isinstance(value, BuiltinFunctionType) and value in wanted
+            ]
+            known = _found[name] = module, list(_searched(name, module, wanted)), clocks
         for function in known[1]:
             yield function, function.__defaults__, function.__kwdefaults__
 
