@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from saturnmq.cli.runtime import implementation
+
 Cluster = Any
 
 
 def measured(cluster: Cluster, *args: str) -> dict[str, Any]:
     (document,) = [json.loads(line) for line in cluster.lines("bench", *args, "--duration", "60s", "--json")]
-    assert document["command"] == f"bench {args[0]}" and document["implementation"] == "python"
+    assert document["command"] == f"bench {args[0]}" and document["implementation"] == implementation()
     (row,) = document["rows"]
     found: dict[str, Any] = row
     assert found["failed"] == 0 and found["messages_per_s"] > 0
@@ -41,7 +43,7 @@ def test_bench_e2e_receives_what_it_sends(cluster: Cluster) -> None:
 
 def test_bench_prints_rate_and_percentiles(cluster: Cluster) -> None:
     lines = cluster.lines("bench", "send", "bench-c", "--count", "50")
-    assert lines[0].startswith("bench send bench-c (python, ")
+    assert lines[0].startswith(f"bench send bench-c ({implementation()}, ")
     assert lines[1].startswith("50 messages in ")
     assert lines[2].startswith("rate ") and lines[3].startswith("latency  p50 ")
 

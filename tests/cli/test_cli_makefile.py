@@ -26,7 +26,7 @@ exit 1
 
 def make(folder: Path, python: str, goal: str) -> subprocess.CompletedProcess[str]:
     """Run `make GOAL` in a copy of the Makefile, with a fake python3."""
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
         shutil.copy(REPOSITORY / name, folder / name)
     fake = folder / "bin" / "python3"
     fake.parent.mkdir()

@@ -16,7 +16,7 @@ UNKNOWN_LEVEL_MS: Final = 1000
 _WAKE: Final = f"{PropertyKey.TIMER_WAKE_MS}\x01".encode()
 _DELAY: Final = f"{PropertyKey.DELAY}\x01".encode()
 TIMED_TOPICS: Final = frozenset((TIMER_TOPIC, SCHEDULE_TOPIC))
-_DIGITS_MAX: Final = 15
+LEVEL_DIGITS_MAX: Final = 15
 
 
 @lru_cache(maxsize=16)
@@ -56,5 +56,5 @@ def unit_code(topic: str, properties_raw: bytes, stored_ms: int, levels_text: st
 
 def _number(properties_raw: bytes, start: bytes) -> int:
     """The number in a property, which another broker may have written as it liked; 0 if there is none."""
-    digits = find_last_bytes(properties_raw, start)[:_DIGITS_MAX]
+    digits = find_last_bytes(properties_raw, start)[:LEVEL_DIGITS_MAX]
     return int(digits) if digits.isdigit() else 0

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from saturnmq.protocol.codes import TRANSACTION_MASK
+from saturnmq.protocol.codes import TRANSACTION_MASK, PropertyKey
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Message, decode_record
 from saturnmq.protocol.names import topic_problem
 from saturnmq.raft.ledger.bodies import EntryBody
 from saturnmq.replication.records import QUEUES_MAX, check_fields
+from saturnmq.store.delay import LEVEL_DIGITS_MAX, TIMED_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ def read_entry_message(body: EntryBody) -> Message:
     if message.physical_offset != body.physical_offset or message.store_bytes != len(body.record):
         raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
     check_fields(message)
+    if message.topic in TIMED_TOPICS and len(message.properties.get(PropertyKey.DELAY, "")) > LEVEL_DIGITS_MAX:
+        raise MessageError(f"its delay level has more than {LEVEL_DIGITS_MAX} digits")
     return message
 
 
