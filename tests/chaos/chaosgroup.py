@@ -253,8 +253,8 @@ class Group:
                 request = AppendRequest(group="g", remote_id=name, body=f"{value}#{attempt}".ljust(100, ".").encode())
                 said = await self.ask(name, request)
                 result, index = outcome(said.code), said.index
-            except ConnectFailed:
-                result = FAIL
+            except ConnectFailed as error:
+                result = UNKNOWN if error.sent else FAIL
             except SaturnError:
                 result = UNKNOWN
             reported = [[value, index if result == OK else None]]
