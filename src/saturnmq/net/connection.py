@@ -243,21 +243,23 @@ class Connection(asyncio.Protocol):
     def _receive(self, data: bytes) -> None:
         """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum."""
         until = 0.0
-        if self._owner.plain_sends is not None and not self._decoder.pending_bytes and self.limits.may_handle:
-            until = monotonic() + self._owner.fair_queue.quantum
-            taken = self.requests.take_plain(data, self.packed_host, until)
-            if taken:
-                self.watch.frame_since = 0.0
-                self.watch.frame_seen = True
-                data = data[taken:]
-                if not data or self.closed:
-                    return
-                if self.limits.read_paused or monotonic() >= until:
-                    self._hold(data)
-                    return
         while True:
+            at_most = DECODED_AT_ONCE
+            if self._owner.plain_sends is not None:
+                until = until or monotonic() + self._owner.fair_queue.quantum
+                if self._decoder.pending_bytes:
+                    at_most = 1  # the rest of a frame; the frames after it may be plain sends
+                elif self.limits.may_handle and (taken := self.requests.take_plain(data, self.packed_host, until)):
+                    self.watch.frame_since = 0.0
+                    self.watch.frame_seen = True
+                    data = data[taken:]
+                    if not data or self.closed:
+                        return
+                    if self.limits.read_paused or monotonic() >= until:
+                        self._hold(data)
+                        return
             try:
-                commands = self._decoder.feed(data, DECODED_AT_ONCE)
+                commands = self._decoder.feed(data, at_most)
             except RemoteProtocolError as error:
                 self.requests.run(list(error.decoded), last=True)
                 self.refuse("bad_frame", f"bad frame: {error}")
