@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -299,7 +300,11 @@ def test_changed_files_are_read_again_and_bad_ones_keep_the_old_rules(
     refusals = [record for record in caplog.records if "account file refused" in record.getMessage()]
     assert len(refusals) == 2  # each change once
     more = write(tmp_path / "conf/acl/more.yml", account("morekey"))
+    caplog.clear()
+    caplog.set_level(logging.INFO)
     rules = files.scan()
+    (line,) = [record.getMessage() for record in caplog.records if "account file read" in record.getMessage()]
+    assert f"path={more} " in line, "no file that did not change"
     assert rules is not None and list(rules.accounts) == ["morekey", "secondkey"]
     more.unlink()
     write(default, account("thirdkey"))

@@ -538,6 +538,8 @@ async def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.Mon
         def validate(self, access: Access) -> str:
             if access.command.code == RequestCode.GET_BROKER_CONFIG:
                 raise AccessDenied(f"not for {access.host}")
+            if access.command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                raise ZeroDivisionError("a defect of the validator")
             return "other"
 
     class Point:
@@ -553,5 +555,7 @@ async def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.Mon
         w.sign = v1(USER)
         assert (await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
         assert refused(await w.call(RequestCode.GET_BROKER_CONFIG)) == "not for 127.0.0.1"
+        defect = await w.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="open")
+        assert (defect.code, defect.remark, defect.body) == (1, "ZeroDivisionError: a defect of the validator", None)
         w.sign = None
         assert refused(await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)) == "No accessKey is configured"

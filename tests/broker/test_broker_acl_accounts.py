@@ -16,6 +16,7 @@ from protected import ACCOUNTS, ADMIN, USER, protected, refused, topics, v1, wri
 from wire import Clock, Wire, run
 
 from saturnmq.acl.accounts import PUB
+from saturnmq.acl.files import AccountFiles
 from saturnmq.acl.plain import RELOAD_SECONDS
 from saturnmq.protocol.bodies import AclConfig
 from saturnmq.protocol.codes import RequestCode
@@ -44,6 +45,7 @@ async def update(w: Wire, account: tuple[str, str] = NEW, **fields: Any) -> Comm
 @pytest.mark.spec("ACL-15", "ACL-16")
 async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path) -> None:
     path = tmp_path / "conf/plain_acl.yml"
+    more = write_accounts(tmp_path, "accounts: []", "conf/acl/more.yml")
     async with protected(tmp_path) as w:
         await topics(w, "T", "U")
         assert (await update(w, topicPerms="T=PUB|SUB", groupPerms="g=SUB")).code == 0
@@ -71,7 +73,7 @@ async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path)
         assert (answer.code, answer.remark) == (210, text)
         w.sign = v1(other)
         assert refused(await w.send("T")) == "No acl config for newaccount"
-        assert "newaccount" not in path.read_text()
+        assert "newaccount" not in path.read_text() and more.read_text() == "accounts: []"
 
 
 @pytest.mark.spec("ACL-16")
@@ -183,13 +185,23 @@ async def test_edited_files_apply_without_a_restart(protected: Wire, tmp_path: P
     os.utime(path, (1, 1))
     plain = protected.broker._access.plain_validator
     assert plain is not None
-    assert RELOAD_SECONDS == 5
     await until(lambda: plain.rules.accounts["RocketMQ"].may("T", PUB), 2 * RELOAD_SECONDS)
     assert (await protected.send("T")).code == 0
     path = write_accounts(tmp_path, "accounts: [")
     os.utime(path, (2, 2))
     await protected.broker._access.reload()
     assert (await protected.send("T")).code == 0
+
+
+@pytest.mark.spec("ACL-14")
+async def test_account_files_are_looked_at_every_5_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, scans = asyncio.get_running_loop().time, list[float]()
+    scan = AccountFiles.scan
+    monkeypatch.setattr(AccountFiles, "scan", lambda files: (scans.append(clock()), scan(files))[1])
+    began = clock()
+    async with protected(tmp_path):
+        await asyncio.sleep(22)  # poll: virtual time
+    assert [round(at - began) for at in scans] == [5, 10, 15, 20]
 
 
 @pytest.mark.spec("ACL-14")

@@ -143,6 +143,8 @@ async def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
         w.broker.groups.set(SubscriptionGroupConfig("G", consume_broadcast_enable=False))
         refused = await w.pull(sysFlag=0)
         assert refused.code == 16 and "can not consume by broadcast way" in (refused.remark or "")
+        await w.send("U")
+        assert (await w.pull("U", sysFlag=0)).code == 16, "the way before the subscription"
         await w.heartbeat("G", "T")
         assert (await w.pull(sysFlag=0)).code == 0
 

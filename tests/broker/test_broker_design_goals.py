@@ -80,7 +80,7 @@ def test_acknowledged_message_survives_the_faults_of_its_flush_mode(
 # ---- order, and filters in two steps
 
 
-@pytest.mark.spec("DG-05")
+@pytest.mark.spec("DG-05", "CQ-02", "FIL-02")
 async def test_queue_keeps_order_and_filters_work_at_broker_and_client() -> None:
     """The tags `Aa` and `BB` have the same hash: the broker returns both, the client delivers one."""
     assert java_hash("Aa") == java_hash("BB") != java_hash("C")
@@ -129,7 +129,7 @@ async def test_no_backlog_means_no_wait_and_backlog_lasts_until_expiry(tmp_path:
         assert (await w.send(body=b"new")).code == 0
         answer = await waiting
         assert [message.body for message in decode_records(answer.body or b"")] == [b"new"]
-        assert asyncio.get_running_loop().time() - began < 25, "the message ended the long poll, not its timeout"
+        assert asyncio.get_running_loop().time() - began < 1, "the message ended the long poll, not its timeout"
         store: Any = w.broker.store
         for number in range(300):
             assert (await w.send(body=b"%03d" % number * 500)).code == 0

@@ -225,7 +225,7 @@ async def test_readable_follower_serves_pulls_without_waking_parked(tmp_path: Pa
         assert (await held).code == 0  # at its deadline
 
 
-@pytest.mark.spec("DL-C04", "DL-C05", "LP-04")
+@pytest.mark.spec("DL-C04", "DL-C05", "LP-04", "DLY-08")
 async def test_parked_pulls_are_answered_when_leadership_is_lost(ledger_group: LedgerGroup) -> None:
     await ledger_group.send(b"one")
     first = await ledger_group.master()

@@ -499,7 +499,7 @@ async def test_short_polling_retries_pull_once() -> None:
 # ---- stored properties (ST-17, TR-01, TR-04) and draining (RTY-07)
 
 
-@pytest.mark.spec("ST-17")
+@pytest.mark.spec("ST-17", "RR-02")
 async def test_wait_property_is_dropped_and_cluster_added() -> None:
     async with wire(cluster_name="shop") as w:
         assert (await w.send(properties={"WAIT": "true", "own": "1"})).code == 0

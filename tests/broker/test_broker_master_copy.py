@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from brokerpair import Pair, pair
 
+from saturnmq.broker import Broker
 from saturnmq.broker.master_copy import FIRST_SECONDS, PERIOD_SECONDS, MasterCopy
 from saturnmq.net import Connection, Later
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -24,8 +25,8 @@ TABLES = [21, 43, 45, 201]  # topics, consumer offsets, delay offsets, groups
 OFFSET: dict[str, object] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
 
 
-def intercepted(both: Pair, answer: Callable[[Command], Any]) -> list[tuple[float, int]]:
-    """Times and codes of what is asked for a table; answer(request): another answer than the master's, or None."""
+def intercepted(both: Pair, answer: Callable[[Command], Any], broker: Broker | None = None) -> list[tuple[float, int]]:
+    """Times and codes of what a broker, by default the master, is asked for; answer(request): another answer, or None."""
     asked: list[tuple[float, int]] = []
 
     def wrap(handler: Any) -> Any:
@@ -39,7 +40,7 @@ def intercepted(both: Pair, answer: Callable[[Command], Any]) -> list[tuple[floa
 
         return handle
 
-    both.master.intercept(wrap)
+    (broker or both.master).intercept(wrap)
     return asked
 
 
@@ -126,18 +127,20 @@ async def test_a_table_that_fails_or_is_not_answered_keeps_no_other_back(
 
 
 @pytest.mark.spec("MS-02")
-async def test_nothing_is_copied_from_an_unknown_master_or_itself(pair: Pair) -> None:
+async def test_nothing_is_copied_from_an_unknown_master_or_itself(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     await pair.send(pair.master)
     asked = intercepted(pair, lambda request: None)
     await pair.stop_one(pair.slave)
     await pair.start_slave()
     await until(lambda: len(asked) == len(TABLES), 60)
     asked.clear()
+    caplog.clear()
+    asked_itself = intercepted(pair, lambda request: None, pair.slave)
     registrar, own = pair.slave.registrar, pair.slave.advertised_address
     for address in ("", own):
         registrar.master_address = address
         await copy_of(pair).copy()
-    assert not asked
+    assert not asked and not asked_itself and "copy from master failed" not in caplog.text
 
 
 @pytest.mark.spec("MS-03")

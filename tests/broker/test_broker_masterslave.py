@@ -64,7 +64,7 @@ async def test_delayed_messages_are_delivered_by_the_master_only(pair: Pair) -> 
     assert pair.slave.store.log.end == pair.master.store.log.end
 
 
-@pytest.mark.spec("HB-06", "DLY-07")
+@pytest.mark.spec("HB-06", "DLY-07", "RB-07")
 async def test_clients_are_scanned_and_delays_saved_every_10_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[float] = []
     saves: list[float] = []
@@ -95,7 +95,7 @@ async def test_a_slave_answers_found_pulls_and_sends_lag_free_consumers_back(tmp
         assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (0, "0")
 
 
-@pytest.mark.spec("RW-08")
+@pytest.mark.spec("RW-08", "BP-02")
 async def test_a_slave_corrects_no_offset_by_default(pair: Pair) -> None:
     await pair.send(pair.master)
     await pair.replicated()
@@ -105,7 +105,9 @@ async def test_a_slave_corrects_no_offset_by_default(pair: Pair) -> None:
     await pair.stop_one(pair.slave)
     pair._settings["offset_check_in_slave"] = True
     await pair.start_slave()
-    assert (await pair.pull(pair.slave, 500)).code == 21
+    for offset, following in ((500, "1"), (-5, "0")):
+        answer = await pair.pull(pair.slave, offset)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (21, following)
 
 
 async def test_a_pull_parked_at_the_slave_is_woken_by_a_replicated_message(pair: Pair) -> None:

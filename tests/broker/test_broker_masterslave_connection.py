@@ -44,6 +44,15 @@ async def test_a_configured_address_of_the_master_is_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("HA-02")
+@pytest.mark.parametrize(("configured", "used"), [("0:123", False), ("0:1234", True)])
+async def test_an_address_of_the_master_has_at_least_6_characters(tmp_path: Path, configured: str, used: bool) -> None:
+    async with pair(tmp_path, slave_ha={"master_address": configured}) as both:
+        slave = both.slave.ha_slave
+        assert slave is not None
+        assert slave._master_address() == (configured if used else both.slave.registrar.ha_server_address) != ""
+
+
+@pytest.mark.spec("HA-02")
 async def test_a_slave_without_an_address_starts_and_does_not_replicate(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,7 +123,28 @@ def test_lookup_period_and_unregister_timeout_match_apache() -> None:
     assert (UNREGISTER_TIMEOUT_MS, LOOK_UP_SECONDS) == (3000, 120)
 
 
-@pytest.mark.spec("NS-32", "NS-33")
+@pytest.mark.spec("NS-33")
+@pytest.mark.parametrize(
+    ("period", "seconds"), [({"register_period_ms": 1}, 10), ({}, 30), ({"register_period_ms": 10**6}, 60)]
+)
+async def test_registrations_repeat_after_10_to_60_seconds(
+    tmp_path: Path, period: dict[str, int], seconds: int
+) -> None:
+    class Timed(Scripted):
+        def _handle(self, connection: Connection, request: Command) -> Any:
+            if request.code == RequestCode.REGISTER_BROKER:
+                times.append(clock() - began)
+            return Scripted._handle(self, connection, request)
+
+    clock, times = asyncio.get_running_loop().time, list[float]()
+    async with registrar(tmp_path, Timed("one"), **period) as (made, _):
+        began = clock()
+        await made.start()
+        await asyncio.sleep(2.5 * seconds)  # poll: virtual time
+    assert [round(at) for at in times] == [0, seconds, 2 * seconds]
+
+
+@pytest.mark.spec("NS-32", "NS-33", "ACL-21")
 async def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
     one = Scripted("one")
     one.changed = "false"
@@ -133,6 +154,7 @@ async def test_broker_registers_with_force_by_default(tmp_path: Path) -> None:
         expected = {"brokerName": "broker-a", "brokerAddr": "h:1", "clusterName": "DefaultCluster", "brokerId": "0"}
         assert expected.items() <= one.last.ext.items() and one.last.ext["haServerAddr"] == "h:2"
         assert one.last.ext["bodyCrc32"] == str(zlib.crc32(one.last.body or b"") & 0x7FFFFFFF)
+        assert not {"AccessKey", "Signature"} & one.last.ext.keys()
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire import wire
+from wire import Clock, wire
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.protocol.bodies import TopicConfig
@@ -169,10 +168,13 @@ async def test_draining_broker_rejects_only_order_topics() -> None:
 
 @pytest.mark.spec("SND-02")
 async def test_send_before_start_time_is_rejected() -> None:
-    until = int(time.time() * 1000) + 3_600_000
-    async with wire(accept_send_from_ms=until) as w:
+    clock = Clock()
+    until = clock.ms + 1
+    async with wire(accept_send_from_ms=until, clock_ms=clock) as w:
         answer = await w.send()
         assert (answer.code, answer.remark) == (1, f"broker unable to service, until {until}")
+        clock.ms += 1
+        assert (await w.send()).code == 0
 
 
 @pytest.mark.spec("SND-09")

@@ -376,10 +376,12 @@ def test_idle_standalone_uses_less_than_a_hundredth_of_a_core(standalone: Start)
 @pytest.mark.spec("NS-01", "NS-02")
 def test_namesrv_prints_configuration_without_rocketmq_home(cli: Cli, tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"
-    conf.write_text("listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nconfigStorePath=/elsewhere\n")
+    conf.write_text(
+        "listenPort=9999\nserverChannelMaxIdleTimeSeconds=7\nkvConfigPath=/kv\nconfigStorePath=/elsewhere\n"
+    )
     done = cli("namesrv", "-c", str(conf), "-n", "127.0.0.1:1", "-p", env={"ROCKETMQ_HOME": ""})
     assert done.returncode == 0
-    for line in ("listenPort=9999", "serverChannelMaxIdleTimeSeconds=7", f"configStorePath={conf}"):
+    for line in ("listenPort=9999", "serverChannelMaxIdleTimeSeconds=7", "kvConfigPath=/kv", f"configStorePath={conf}"):
         assert f"{line}  # {conf}" in done.stdout
     helped = cli("namesrv", "-h")
     assert helped.returncode == 0 and "--print-config" in helped.stdout

@@ -472,7 +472,7 @@ async def test_stuck_message_stops_its_queue_at_the_span_limit(cluster: Any) -> 
 # pulling
 
 
-@pytest.mark.spec("PL-03", "PL-04", "PL-07")
+@pytest.mark.spec("PL-03", "PL-04", "PL-07", "MS-07")
 async def test_pull_request_of_a_push_consumer(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
         one_queue(c)

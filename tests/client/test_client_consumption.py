@@ -37,7 +37,6 @@ from saturnmq import (
 )
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.connection.core import ClientState, Core
-from saturnmq.client.consumer import consumer as consumer_module
 from saturnmq.client.consumer import running_info
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
@@ -986,11 +985,7 @@ async def test_batch_may_be_acked_in_part_and_the_rest_sent_back(cluster: Any) -
 
 
 @pytest.mark.spec("CC-04")
-async def test_failed_send_back_redelivers_locally_as_next_attempt(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert consumer_module.RETRY_LATER_S == 5.0
-    monkeypatch.setattr(consumer_module.Consumer.redeliver_later, "__defaults__", (0.02,))
+async def test_failed_send_back_redelivers_locally_after_5_s_as_next_attempt(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers, attempts=1) as client:
         one_queue(c, "T", "%RETRY%g")
         c.broker.put("T", 0, b"a", "UNIQ_KEY\x01A")
@@ -998,17 +993,21 @@ async def test_failed_send_back_redelivers_locally_as_next_attempt(
         c.broker.script[36] = [refuse, refuse]
         c.broker.script[310] = [refuse, refuse]
         seen: list[int] = []
+        times: list[float] = []
         open_bytes: list[int] = []
 
         @client.listener("T", group="g", start="first")
         async def handle(message: Message[bytes]) -> Ack:
             seen.append(message.attempt)
+            times.append(asyncio.get_running_loop().time())
             consumer: Any = client._core.consumers["g"]
             open_bytes.append(consumer.assignments[-1].generation.process_queue.body_bytes)
             return Ack.RETRY
 
         running = asyncio.ensure_future(client.run())
+        await c.broker.wait_for(36, 3)
         await until(lambda: len(c.broker.sent_back) == 1)
+        assert [round(at - times[0]) for at in times] == [0, 5, 10]
         assert seen == [1, 2, 3] and open_bytes == [1, 1, 1], "it stays in its queue meanwhile"
         assert [command.ext["j"] for command in c.broker.of(310)] == ["1", "2"]
         running.cancel()

@@ -444,7 +444,7 @@ async def test_exhausted_attempts_raise_send_failed_with_details(cluster: Any) -
         assert len(ids) == 1, "all attempts keep one unique id (API-25)"
 
 
-@pytest.mark.spec("PR-15", "API-28", "API-25", "UPG-07", "API-09")
+@pytest.mark.spec("PR-15", "PR-18", "API-28", "API-25", "UPG-07", "API-09")
 async def test_send_timeout_is_shared_by_all_attempts(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
         await out.queues("T")
@@ -722,6 +722,20 @@ async def test_oneway_send_waits_for_no_answer(cluster: Any) -> None:
 
 
 @pytest.mark.spec("PR-22")
+async def test_master_of_an_unknown_broker_is_found_by_one_more_lookup(cluster: Any) -> None:
+    async with cluster(2) as c, Client(name_servers=c.name_servers, route_poll_ms=100_000) as client:
+        c.add("T", c.route("b0"))
+        await client._core.routes.refresh("T")
+        asked = len(c.ns[0].of(105))
+        with pytest.raises(BrokerNotExist, match=r"The broker\[b1\] not exist"):
+            await client._core.master_address("T", "b1")
+        assert len(c.ns[0].of(105)) == asked + 1
+        c.add("T", c.route("b0", "b1"))
+        assert await client._core.master_address("T", "b1") == c.brokers["b1"].address
+        assert len(c.ns[0].of(105)) == asked + 2
+
+
+@pytest.mark.spec("PR-22", "PR-18")
 async def test_unknown_broker_triggers_route_refreshes(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_module, "FIRST_ROUTE_POLL_MS", 3_600_000)  # a poll would also be counted
     async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -108,6 +109,29 @@ async def test_member_takes_its_page_of_the_sorted_queues(cluster: Any) -> None:
                 await until(partial(has_begun_after, inbox, inbox._rounds))
             asks = [request.ext["topic"] for request in c.ns[0].of(105)].count("T") - asked
             assert asks <= 1, "the queues come from the cached route; the first route poll may ask once"
+
+
+@pytest.mark.spec("RB-01")
+async def test_every_topic_of_every_group_is_rebalanced_every_20_s(cluster: Any) -> None:
+    clock, times = asyncio.get_running_loop().time, defaultdict[tuple[str, str], list[int]](list)
+
+    def noted(group: str, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+        times[group, queues[0].topic].append(round(clock() - began))
+        return average(queues, members, me)
+
+    async with cluster() as c:
+        c.add("U")
+        began = clock()
+        async with Client(name_servers=c.name_servers) as client, AsyncExitStack() as stack:
+            for group in ("g", "h"):
+                inbox = client.consumer(group, strategy=partial(noted, group))
+                await stack.enter_async_context(inbox)
+                for topic in ("T", "U"):
+                    await inbox.subscribe(topic)
+            await asyncio.sleep(15)  # poll: virtual time
+            times.clear()
+            await asyncio.sleep(55)  # poll: virtual time
+    assert times == {(group, topic): [20, 40, 60] for group in "gh" for topic in "TU"}
 
 
 @pytest.mark.spec("RB-01")

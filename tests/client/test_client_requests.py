@@ -106,6 +106,31 @@ async def test_reply_timeout_and_send_failure_raise_different_errors(cluster: An
             assert len(client._core.replies) == 0
 
 
+@pytest.mark.spec("RR-01")
+async def test_request_to_an_unknown_topic_fetches_its_route_and_sends_a_heartbeat_first(cluster: Any) -> None:
+    quiet: Any = {"heartbeat_ms": 100_000, "route_poll_ms": 100_000}
+    async with cluster(brokers=2) as c, Client(name_servers=c.name_servers, **quiet) as client:
+        c.add("T", c.route("b0"))
+        c.add("U", c.route("b1"))
+        async with client.producer("g") as out:
+            await out.send("T", b"x")
+            await asyncio.sleep(5)  # poll: virtual time; the first heartbeat of the timer
+            assert c.brokers["b0"].of(34) and not c.brokers["b1"].requests
+            answered: list[Command] = []
+
+            async def late(command: Command) -> Command:
+                await asyncio.sleep(1)  # poll: virtual time
+                answered.append(command)
+                return command.reply()
+
+            c.brokers["b1"].script[34] = late
+            asking = asyncio.create_task(out.request("U", b"x", timeout=10))
+            await c.brokers["b1"].wait_for(310)
+            assert answered and {command.code for command in c.brokers["b1"].requests[:-1]} == {34}
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
 @pytest.mark.spec("RR-01", "RR-06")
 async def test_request_keeps_its_timeout_while_a_heartbeat_is_unanswered(cluster: Any) -> None:
     async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client:

@@ -127,14 +127,17 @@ async def test_unresponsive_name_server_uses_only_its_share_of_the_timeout(clust
 @pytest.mark.spec("DG-01", "PR-11")
 async def test_cached_routes_work_while_all_name_servers_are_down(cluster: Any) -> None:
     async with cluster(name_servers=2) as c, Client(name_servers=c.name_servers, route_poll_ms=10) as client:
-        async with client.producer("g") as out:
-            await out.send("T", b"x")
+        async with client.producer("g") as out, client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            await out.send("T", b"0")
+            assert (await inbox.recv(30)).body == b"0"
             for ns in c.ns:
                 await ns.stop()
             await client._core.routes.poll()
-            for _ in range(10):
-                await out.send("T", b"x")
+            for number in range(1, 11):
+                await out.send("T", b"%d" % number)
             assert len(c.broker.of(310)) == 11
+            assert {(await inbox.recv(30)).body for _ in range(10)} == {b"%d" % number for number in range(1, 11)}
 
 
 # lookup and poll
@@ -476,6 +479,40 @@ async def test_route_and_heartbeat_timers_equal_those_of_apache(monkeypatch: pyt
         timers.clear()
     async with Client(name_servers="127.0.0.1:1"):
         assert "name servers" not in timers, "a list that was given is not looked up"
+
+
+@pytest.mark.spec("NS-23", "PR-11", "PR-35", "HB-01")
+async def test_routes_are_polled_and_heartbeats_sent_every_30_s(cluster: Any) -> None:
+    async with cluster(2) as c:
+        old, kept = c.brokers["b0"], c.brokers["b1"]
+        clock = asyncio.get_running_loop().time
+        beats: list[tuple[float, str]] = []
+        polls: dict[str, list[float]] = {"T": [], "U": []}
+        for broker in (old, kept):
+            broker.script[34] = lambda command, name=broker.name: (
+                beats.append((clock() - began, name)),
+                command.reply(),
+            )[1]
+
+        def route(command: Command) -> Any:
+            polls.setdefault(command.ext["topic"], []).append(clock() - began)
+            return c.ns[0].builtin(command)
+
+        c.add("U", c.route("b1"))
+        c.ns[0].script[105] = route
+        began = clock()
+        async with Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+            for topic in polls:
+                await out.queues(topic)
+            await asyncio.sleep(25)  # poll: virtual time
+            for times in (beats, polls["T"], polls["U"]):
+                times.clear()
+            c.add("T", c.route("b1"))
+            await asyncio.sleep(70)  # poll: virtual time
+        for topic in ("T", "U"):
+            assert [round(at) for at in polls[topic]] == [30, 60, 90], topic
+        assert {round(at) for at, name in beats if name == "b1"} == {31, 61, 91}
+        assert "b0" not in {name for _, name in beats}, "in no route since the poll at 30 s, before the next heartbeat"
 
 
 @pytest.mark.spec("PR-08", "API-03")

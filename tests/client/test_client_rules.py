@@ -192,6 +192,12 @@ def test_write_queues_require_permission_and_master() -> None:
     route = build_route("T", route_data())
     assert list(route.write_queues) == [MessageQueue("T", "b", n) for n in range(4)]
     assert route.master("b") == "b:1" and route.master("s") is None and route.master("x") is None
+    two = TopicRouteData(
+        [QueueData("b", 1, 1, 6), QueueData("a", 1, 2, 6)], [BrokerData("c", name, {0: f"{name}:1"}) for name in "ba"]
+    )
+    assert [(queue.broker_name, queue.queue_id) for queue in build_route("T", two).write_queues] == [
+        ("a", 0), ("a", 1), ("b", 0),
+    ]  # fmt: skip
 
 
 @pytest.mark.spec("PR-12", "RB-02")
@@ -285,7 +291,7 @@ def test_receipt_has_every_field_of_the_answer() -> None:
         "TRACE_ON": "false",
         "MSG_REGION": "eu",
     }
-    (receipt,) = receipts(Prepared("T", b"", ("UID",), ""), A[1], Command(0, ext=ext))
+    (receipt,) = receipts(Prepared("T", b"", ("UID",), ""), A[0], Command(0, ext=ext))
     assert (receipt.status, receipt.message_id, receipt.offset_message_id) == (SendStatus.SEND_OK, "UID", "OID")
     assert (receipt.queue, receipt.offset, receipt.region, receipt.trace_on) == (A[1], 42, "eu", False)
     assert receipt.transaction_id == "TX" and receipt.durable is None and receipt.confirmation is None

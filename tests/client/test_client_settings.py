@@ -193,7 +193,7 @@ def test_invalid_consumer_options_are_reported_at_once(options: dict[str, object
     assert len(caught.value.problems) == count
 
 
-@pytest.mark.spec("PR-03")
+@pytest.mark.spec("PR-03", "BAT-02")
 def test_client_defaults_equal_those_of_apache() -> None:
     settings = ClientSettings(name_servers=("h:1",))
     assert settings.create_topic_key == "TBW102"

@@ -34,7 +34,7 @@ def test_changes_are_applied_to_the_settings_that_readers_have() -> None:
     assert settings.parse({"brokerPermission": "4"}, {}) == []
 
 
-@pytest.mark.spec("SEC-03")
+@pytest.mark.spec("SEC-03", "ACL-01")
 @pytest.mark.parametrize(
     "name",
     ["rocketmqHome", "filterServerNums", "configStorePath", "storePathRootDir", "namesrvAccessKey", "aclEnable", "x"],

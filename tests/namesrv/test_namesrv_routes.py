@@ -53,6 +53,7 @@ def test_registration_fills_all_tables() -> None:
     assert table.topics["T"]["broker-a"].write_queue_nums == 4
     live = table.live["10.0.0.1:10911"]
     assert (live.updated_ms, live.connection, live.ha_address) == (7, conn, "10.0.0.1:109110")
+    assert live.version == DataVersion(1, 1)
     assert table.filter_servers == {"10.0.0.1:10911": ["f:1"]}
     table.register(registration(filter_servers=[]), conn, 8)
     assert table.filter_servers == {}
@@ -68,6 +69,8 @@ def test_topics_change_only_by_master_with_new_version() -> None:
     assert table.topics["T"]["broker-a"].read_queue_nums == 4
     table.register(registration(version=2, of=topics("T", queues=9)), 1, 1)
     assert table.topics["T"]["broker-a"].read_queue_nums == 9
+    table.register(registration(address="10.0.0.3:10911", version=2, of=topics("T", queues=5)), 3, 2)
+    assert table.topics["T"]["broker-a"].read_queue_nums == 5, "no version is stored for this address"
 
 
 @pytest.mark.spec("NS-09")
@@ -168,6 +171,10 @@ def test_write_permission_is_wiped_and_restored_as_read_write() -> None:
     assert table.topics["T"]["broker-a"].perm == 4, "not changed"
     table.register(registration(version=2, of=topics("T", "U")), 1, 1)
     assert table.topics["T"]["broker-a"].perm == 6
+    done(table.wipe_write_permission("broker-a"))
+    table.connection_closed(1)
+    table.register(registration(version=2, of=topics("T", "U")), 3, 2)
+    assert table.topics["T"]["broker-a"].perm == 6, "restarted, with the version that it had"
 
 
 @pytest.mark.spec("NS-27")

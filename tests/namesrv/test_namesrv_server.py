@@ -89,7 +89,8 @@ async def test_registration_with_wrong_checksum_is_rejected(served: Served) -> N
 async def test_registration_accepts_compressed_old_and_missing_bodies(served: Served) -> None:
     table = TopicConfigTable({"Z": TopicConfig("Z", 3, 3)}, DataVersion(5, 1))
     packed = RegisterBrokerBody(table, []).encode_compressed()
-    assert (await served.register(body=packed, ext={"compressed": "true"})).code == 0
+    crc = str(zlib.crc32(packed) & 0x7FFFFFFF)  # of the bytes as they travel
+    assert (await served.register(body=packed, ext={"compressed": "true", "bodyCrc32": crc})).code == 0
     assert await served.route("Z") is not None
     old = TopicConfigTable({"Old": TopicConfig("Old")}, DataVersion(6, 1)).encode()
     assert (await served.register(body=old, release=36, ext={"brokerName": "b2", "brokerAddr": "x:2"})).code == 0
@@ -190,8 +191,9 @@ async def test_kv_configuration_survives_restart(tmp_path: Path) -> None:
             {"namespace": "n", "key": ""},
         ):
             assert (await s.call(RequestCode.PUT_KV_CONFIG, value="v", **nothing)).code == 1
-        answer = await s.register()
-        assert KVTable.decode(answer.body).table == {"T": "broker-a:4"}
+        for who in ({}, {"brokerId": "1", "brokerAddr": "127.0.0.1:10921"}):  # a slave too
+            answer = await s.register(ext=who)
+            assert KVTable.decode(answer.body).table == {"T": "broker-a:4"}
         route = await s.route()
         assert route is not None and route.order_topic_conf == "broker-a:4"
     async with served(tmp_path) as s:

@@ -83,7 +83,7 @@ async def test_an_idle_master_sends_a_heartbeat_with_the_next_offset(tmp_path: P
         for number in (1, 2):
             frame = await slave.frame()
             assert frame == (end, b"")
-            assert asyncio.get_running_loop().time() - began >= 5 * number
+            assert 5 * number <= asyncio.get_running_loop().time() - began < 5.5 * number
             slave.report(end)
 
 
@@ -104,7 +104,7 @@ async def test_a_silent_slave_is_closed_and_a_reporting_one_is_not(tmp_path: Pat
 
         reports = asyncio.create_task(report())
         await asyncio.gather(silent.closed(), mute.closed())
-        assert clock() - began >= 20
+        assert 20 <= clock() - began < 26
         reports.cancel()
         assert len(port.master.peers) == 1
 

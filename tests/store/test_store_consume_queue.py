@@ -45,7 +45,7 @@ def overwrite(folder: Path, queue_offset: int, unit: bytes) -> None:
     path.write_bytes(raw)
 
 
-@pytest.mark.spec("CQ-02")
+@pytest.mark.spec("CQ-02", "FIL-01")
 def test_tags_code_is_sign_extended_to_64_bits(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for raw in (b"TAGS\x01TagA", b"TAGS\x01shipment", b"KEYS\x01k"):

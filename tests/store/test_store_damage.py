@@ -226,7 +226,7 @@ def test_lost_note_does_not_hide_a_lost_queue(tmp_path: Path) -> None:
     store.close_files()
 
 
-@pytest.mark.spec("FUZ-07", "IX-08", "DUR-13")
+@pytest.mark.spec("FUZ-07", "IX-08", "DUR-13", "DG-02")
 def test_lost_index_is_rebuilt_after_clean_stop(tmp_path: Path) -> None:
     filled(tmp_path)
     for path in (tmp_path / "index").iterdir():

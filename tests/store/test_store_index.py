@@ -26,7 +26,7 @@ from saturnmq.protocol.errors import DiskFull, InvariantBroken, StoreError
 from saturnmq.protocol.message import decode_properties, decode_record, encode_properties, java_hash
 from saturnmq.protocol.properties import keys_of
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.index.index_file import ENTRY, HEADER, STEPS_PER_TURN, IndexShape, key_hash, topic_hash
+from saturnmq.store.index.index_file import ENTRY, HEADER, STEPS_PER_TURN, IndexFile, IndexShape, key_hash, topic_hash
 from saturnmq.store.index.message_index import MessageIndex, Synced, is_indexed
 
 SLOTS, ENTRIES = 7, 60  # 59 entries in 1268 bytes: three sectors
@@ -290,6 +290,35 @@ def test_query_respects_time_range(tmp_path: Path) -> None:
         assert made.query("T", "late", 64, begin, end) == found, (begin, end)
     assert between(-5, 20) == list(range(9))
     assert made.query("T", "other", 64, 0, FOREVER) == made.query("U", "k", 64, 0, FOREVER) == []
+    made.close()
+
+
+@pytest.mark.spec("IX-07")
+def test_query_searches_only_files_that_overlap_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = index(tmp_path, entries=3)  # two entries per file
+    for number in range(6):
+        made.put("T", ["k"], number, 10_000_000 + number * 10_000)
+    searched: list[int] = []
+    search = IndexFile.search
+
+    def noted(file: IndexFile, *more: Any) -> Any:
+        searched.append(file.begin_ms)
+        return search(file, *more)
+
+    monkeypatch.setattr(IndexFile, "search", noted)
+    first, second, third = (10_000_000 + number * 20_000 for number in range(3))
+    for begin, end, files in (
+        (second, second, [second]),
+        (first + 10_000, second, [second, first]),
+        (first + 10_001, second - 1, []),
+        (0, first - 1, []),
+        (0, first, [first]),
+        (third + 10_000, FOREVER, [third]),
+        (third + 10_001, FOREVER, []),
+    ):
+        searched.clear()
+        made.query("T", "k", 64, begin, end)
+        assert searched == files, (begin, end)
     made.close()
 
 

@@ -99,6 +99,21 @@ async def test_each_kind_of_work_has_its_own_interval(
     await store.stop()
 
 
+@pytest.mark.spec("DEL-06")
+async def test_disk_usage_is_read_after_1_s_and_then_every_10_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    rounds = Rounds(store, monkeypatch)
+    rounds.watch(store, "disk_usage")
+    rounds.watch(store, "recheck")
+    await rounds.run(35.0)
+    assert rounds.times("recheck") == [1, 10, 20, 30]
+    assert set(rounds.times("disk_usage")) == {1, 10, 20, 30}
+    monkeypatch.undo()
+    await store.stop()
+
+
 @pytest.mark.parametrize("pooled", [False, True])
 async def test_enough_pages_are_flushed_when_the_interval_has_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooled: bool
@@ -115,6 +130,7 @@ async def test_enough_pages_are_flushed_when_the_interval_has_passed(
     await store.stop()
 
 
+@pytest.mark.spec("DEL-06")
 async def test_refusal_is_checked_again_every_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path, flush_interval_ms=250, clean_interval_ms=3_600_000)
     used = [95]

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, StoreLocked
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
-from saturnmq.protocol.message import Host, Message, decode_record, decode_records, java_hash
+from saturnmq.protocol.message import RECORD_FIXED_BYTES, Host, Message, decode_record, decode_records, java_hash
 from saturnmq.protocol.properties import tags_code
 from saturnmq.store import FlushDiskType, GetStatus, MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.files.state_file import StateFile
+from saturnmq.store.queue import consume_queue
 from saturnmq.store.queue.consume_queue import ConsumeQueue, write_pending
 from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import FileFacts, RecoveryFacts, RecoveryPlan, plan
@@ -200,6 +201,10 @@ def test_batch_is_contiguous_in_one_file_or_rejected(tmp_path: Path) -> None:
     assert result.queue_offset == 1 and len(result.message_ids) == 3
     too_big = store.put_batch(message(), [(b"x" * 2000, b"", 0)] * 2)
     assert too_big.status is PutStatus.MESSAGE_ILLEGAL
+    most = CL - 8 - 2 * (RECORD_FIXED_BYTES + 1)  # the topic has one byte
+    for body_bytes, status in ((most - 2000, PutStatus.PUT_OK), (most - 1999, PutStatus.MESSAGE_ILLEGAL)):
+        both = store.put_batch(message(topic="U"), [(b"x" * 2000, b"", 0), (b"y" * body_bytes, b"", 0)])
+        assert both.status is status
     assert store.put_batch(message(), []).status is PutStatus.MESSAGE_ILLEGAL
     assert store.put_batch(message(sys_flag=4), [(b"", b"", 0)]).status is PutStatus.MESSAGE_ILLEGAL
     assert store.max_offset("T", 0) == 4
@@ -344,7 +349,7 @@ def written(store: MessageStore) -> None:
     asyncio.run(store.write_all())
 
 
-@pytest.mark.spec("RC-10", "RC-13", "DUR-13", "UPG-05")
+@pytest.mark.spec("RC-10", "RC-13", "DUR-13", "UPG-05", "DG-02")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "harm", ["queues lost", "queue lost", "file lost", "first file lost", "behind", "length", "unit", "list"]
@@ -653,7 +658,8 @@ def test_rocketmq_store_opens_with_every_sent_message(vectors: Path, tmp_path: P
 
 
 @pytest.mark.spec("CQ-04", "BP-02")
-def test_read_spans_written_and_unwritten_units(tmp_path: Path) -> None:
+def test_read_spans_written_and_unwritten_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queue, "_KEPT_UNITS", 0)  # what is written is read from the file
     store = opened(tmp_path)
     store.put(message(b"on disk"))
     asyncio.run(store.write_all())

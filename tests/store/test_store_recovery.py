@@ -14,7 +14,7 @@ import pytest
 from small_store import CL, bodies, message, opened
 
 from saturnmq.protocol.errors import StoreError, StoreLocked
-from saturnmq.store import FlushDiskType, PutStatus, wait_confirmed
+from saturnmq.store import FlushDiskType, GetStatus, PutStatus, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.recovery.checkpoint import Note
 from saturnmq.store.recovery.recover import FileFacts, RecoveryFacts, RecoveryPlan, plan
@@ -134,6 +134,24 @@ def test_queue_offsets_continue_after_last_record(tmp_path: Path) -> None:
     store.close_files()
     store = opened(tmp_path)
     assert [store.put(message(queue=queue)).queue_offset for queue in (0, 1, 2)] == [8, 4, 0]
+    asyncio.run(store.stop())
+
+
+@pytest.mark.spec("RC-12", "BP-02")
+def test_queue_begins_after_recovery_at_the_first_record_of_the_log(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    puts = [store.put(message(b"%02d" % n * 500)) for n in range(12)]
+    asyncio.run(store.write_all())
+    assert store.min_offset("T", 0) == 0
+    asyncio.run(store.log.truncate_front("a test"))
+    store.close_files()
+    store = opened(tmp_path)
+    first = next(put.queue_offset for put in puts if put.physical_offset >= CL)
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (first, 12) and first > 0
+    for offset in (0, first - 1):
+        small = store.get("T", 0, offset, 1)
+        assert (small.status, small.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+    assert len(bodies(store, offset=first)) == 12 - first
     asyncio.run(store.stop())
 
 
