@@ -216,6 +216,19 @@ async def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, u
         )
 
 
+@pytest.mark.spec("NS-34")
+async def test_topic_set_after_a_deletion_is_waited_for(tmp_path: Path) -> None:
+    """It is part of the full registration that conveys the deletion, which may pause after an earlier one."""
+    async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (made, topics):
+        for number in range(3):
+            topics.set(TopicConfig("Gone"))
+            await made.wait_registered()
+            topics.delete("Gone")
+            topics.set(TopicConfig(f"New{number}"))
+            await made.wait_registered()
+            assert f"New{number}" in server.namesrv.routes.topics and "Gone" not in server.namesrv.routes.topics
+
+
 @pytest.mark.spec("NS-34", "NS-32")
 async def test_restarted_empty_name_server_gets_all_topics(tmp_path: Path) -> None:
     port = free_port()

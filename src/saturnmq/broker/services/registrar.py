@@ -75,6 +75,8 @@ class Registrar:
         self._reconnecting: dict[str, asyncio.Task[None]] = {}  # by address of the NameServer
         self._failed: set[str] = set()  # NameServers that failed the last request
         self._full_event: asyncio.Event = asyncio.Event()  # a full registration is due
+        self._full_done = asyncio.Event()  # none is due that `require_full` asked for
+        self._full_done.set()
         self._changes_event: asyncio.Event = asyncio.Event()  # _changed is not empty
         self._changed: dict[str, None] = {}  # topics set since the last incremental registration; an ordered set
         self._registered_event: asyncio.Event = asyncio.Event()  # set when the topics in _changed are registered
@@ -197,19 +199,23 @@ class Registrar:
         """
         self._losses += 1
         self._current.clear()
+        self._full_done.clear()
         self._full_event.set()
 
     async def wait_registered(self) -> None:
         """Wait until the NameServers have all topics set so far, at most CHANGES_WAIT_MS (NS-34).
 
-        NameServers that failed the last registration are not waited for.
+        NameServers that failed the last registration are not waited for. What was set after a deletion is part of the full
+        registration that conveys the deletion.
         """
         event = self._registered_event if self._changed else self._registering_event
-        if event is None or self._task is None:
+        if self._task is None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(self._settings.register_timeout_ms, CHANGES_WAIT_MS) / 1000):
-                await event.wait()
+                if event is not None:
+                    await event.wait()
+                await self._full_done.wait()
 
     async def _run_changes(self) -> None:
         while True:
@@ -316,6 +322,8 @@ class Registrar:
                 await self.register()
             except Exception:
                 log.exception("registration failed retry_s=%s", self._settings.register_seconds)
+            if not self._full_event.is_set():
+                self._full_done.set()
             await asyncio.sleep(min(FULL_PAUSE_FACTOR * (loop.time() - began), FULL_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
