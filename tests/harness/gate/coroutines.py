@@ -28,6 +28,9 @@ REAL_FOLDERS: Final = frozenset({"admin", "history", "interop", "namesrv", "net"
 REPORTED_FOLDERS: Final = frozenset({"net"})
 VIRTUAL_SECONDS: Final = 300
 REAL_SECONDS: Final = 60
+INTEROP_SECONDS: Final = (
+    600  # Java servers start, and are killed, several times in a test; pytest-timeout bounds each test, too
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def loop_of(item: pytest.Item, folder: str) -> tuple[bool, float]:
     marker = item.get_closest_marker("loop")
     options = marker.kwargs if marker is not None else {}
     real = bool(options.get("real", real))
-    return real, float(options.get("seconds", REAL_SECONDS if real else VIRTUAL_SECONDS))
+    most = INTEROP_SECONDS if folder == "interop" else REAL_SECONDS if real else VIRTUAL_SECONDS
+    return real, float(options.get("seconds", most))
 
 
 async def _bounded(
