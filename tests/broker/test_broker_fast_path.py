@@ -57,11 +57,11 @@ class CountingSends:
 
     def __init__(self, sends: PlainSends) -> None:
         self._sends = sends
-        self.taken = self.count = 0
+        self.taken = self.code = self.count = 0
 
     def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
         end = self._sends.feed(data, host, until, out)
-        self.taken = self._sends.taken
+        self.taken, self.code = self._sends.taken, self._sends.code
         self.count += self.taken
         return end
 
@@ -85,6 +85,7 @@ class BrokerPair:
             endpoint = server.broker._server
             endpoint.uses_templates = way == "template"
             endpoint.plain_sends = None
+            endpoint.request_seconds = server.broker.metrics.request_seconds
             if way in ("compiled", "interpreted"):
                 endpoint.plain_sends = CountingSends(plain_sends_of(server.broker, way))
             self._servers.append(server)
@@ -332,6 +333,7 @@ def counters(broker: Broker) -> dict[str, Any]:
     }
     return {
         "messages": stats.put_messages, "bytes": stats.put_bytes, "failed": stats.put_failed, "items": items,
+        "requests": {code: sum(times.counts) for code, times in broker.metrics.request_seconds.items()},
         "end": store.log.end, "dispatched": store.dispatched, "appends": sum(store.append_watch.durations.counts),
     }  # fmt: skip
 

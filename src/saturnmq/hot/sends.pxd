@@ -24,7 +24,7 @@ cdef class Sends:
     cdef list _records, _sums
     cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
     cdef bint _has_sums, _indexed
-    cdef readonly Py_ssize_t taken
+    cdef readonly Py_ssize_t taken, code
 
     @cython.locals(at=Py_ssize_t, answers=list)
     cpdef Py_ssize_t feed(self, bytes data, bytes host, double until, list out) except -1

@@ -100,13 +100,13 @@ class Sends:
         self._file_start = self._file_end = self._end = self._durable = self._store_ms = self._frame_end = 0
         self._body_bytes_max = 0
         self._indexed = self._has_sums = False
-        self.taken = 0
+        self.taken = self.code = 0
 
     def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
         """Take the plain sends at the start of data and append their answers to out.
 
-        Returns the position of the first frame that is left; `taken` is the number of sends. host: the peer's IPv4 address and port
-        as in a record. until: time.monotonic() after which no other frame is begun.
+        Returns the position of the first frame that is left; `taken` is the number of sends, all of request code `code`.
+        host: the peer's IPv4 address and port as in a record. until: time.monotonic() after which no other frame is begun.
         """
         at = self.taken = 0
         if not self._begin(host):
@@ -178,6 +178,8 @@ class Sends:
         header = self._header
         if not header.read(data, header_at, body_at, serialization) or header.sys_flag & _TRANSACTION:
             return False
+        if self.taken and header.code != self.code:
+            return False
         batch = self._batch_of(data[header.topic_at : header.topic_end], header.queue_id)
         if batch is None:
             return False
@@ -206,6 +208,7 @@ class Sends:
                 )
             )
         self._frame_end = frame_end
+        self.code = header.code
         return True
 
     def _batch_of(self, name: bytes, queue_id: int) -> QueueBatch | None:

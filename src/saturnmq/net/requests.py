@@ -57,7 +57,6 @@ _ERROR_CHARS_MAX: Final = 500  # of an error in the log; it may quote what the p
 _FLUSH_BYTES: Final = 131_072  # corked responses are written once they exceed this
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_SEND: Final = 310
 OTHER_CODES: Final = -1  # key of the durations of all codes without a histogram of their own
 
 
@@ -69,9 +68,10 @@ class RpcHook(Protocol):
 
 
 class PlainSends(Protocol):
-    """Compiled code for plain sends: see `hot/sends.py`."""
+    """Compiled code for plain sends: see `hot/sends.py`. taken, code: number and request code of those that `feed` has taken."""
 
     taken: int
+    code: int
 
     def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int: ...
 
@@ -270,7 +270,7 @@ class Requests(Generic[C]):
         if size:
             if owner.request_seconds is not None:
                 each = (monotonic() - began) / sends.taken
-                duration = owner.request_seconds.get(_SEND) or owner.request_seconds[OTHER_CODES]
+                duration = owner.request_seconds.get(sends.code) or owner.request_seconds[OTHER_CODES]
                 duration.counts[bisect_left(duration.edges, each)] += sends.taken
                 duration.sum += each * sends.taken
             connection.flush()
