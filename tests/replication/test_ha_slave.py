@@ -129,7 +129,7 @@ async def test_a_slave_connects_again_every_5_seconds(tmp_path: Path) -> None:
 
     async with liar(refuse) as address, following(tmp_path / "s", lambda: address):
         await until(lambda: len(times) == 3)
-    assert all(5 <= after - before < 6 for before, after in itertools.pairwise(times))
+    assert all(4.9 < after - before < 6 for before, after in itertools.pairwise(times))
 
 
 async def test_a_slave_returns_soon_to_a_master_that_served_it(tmp_path: Path) -> None:
@@ -379,7 +379,9 @@ async def test_a_connection_attempt_ends_after_5_seconds_and_is_repeated_after_5
         monkeypatch.setattr(loop, "create_connection", unanswered)
         slave.client._address = lambda: "192.0.2.1:10912"
         await until(lambda: len(began) == 3)
-        assert all(10 <= after - before < 11 for before, after in itertools.pairwise(began))
+        # An attempt's 5 s begin before `unanswered` is called: a pause of this process in between shortens what is measured.
+        between = [after - before for before, after in itertools.pairwise(began)]
+        assert all(9.9 < seconds < 11 for seconds in between), between
 
 
 @pytest.mark.spec("HA-03")
@@ -481,7 +483,7 @@ async def test_a_master_that_is_refused_at_once_is_asked_every_5_seconds_with_on
 
     async with liar(serve) as address, following(tmp_path / "s", lambda: address):
         await until(lambda: len(times) == 4)
-    assert all(5 <= after - before < 6 for before, after in itertools.pairwise(times))
+    assert all(4.9 < after - before < 6 for before, after in itertools.pairwise(times))
     assert caplog.text.count("replication stopped") == 1
 
 

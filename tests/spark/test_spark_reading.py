@@ -435,7 +435,7 @@ async def test_jittered_pauses_between_pulls_double_up_to_five_seconds(
     await fetcher.close()
     pauses = [after - before for before, after in itertools.pairwise(asked)]
     longest = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert pauses == pytest.approx([pause * (0.5 + chance / 2) for pause in longest], abs=0.01)
+    assert pauses == pytest.approx([pause * (0.5 + chance / 2) for pause in longest], abs=0.04)
 
 
 @pytest.mark.spec("SRC-13", "SRC-14")

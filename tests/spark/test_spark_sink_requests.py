@@ -179,7 +179,7 @@ async def test_pauses_between_attempts_double_up_to_five_seconds(monkeypatch: py
     with pytest.raises(StoreError, match="not sent after 9 attempts"):
         await made.send([request()])
     pauses = [after - before for before, after in itertools.pairwise(asked)]
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.01)
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], abs=0.04)
 
 
 @pytest.mark.spec("SNK-10", "SNK-11")
