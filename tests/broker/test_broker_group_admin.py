@@ -259,9 +259,9 @@ async def test_relayed_requests_reach_consumer() -> None:
 
         async with member(w, answer):
             who = {"consumerGroup": "G", "clientId": "m1"}
-            info = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, jstackEnable=True, **who)
+            info = await w.call(RequestCode.GET_CONSUMER_RUNNING_INFO, b"relayed", jstackEnable=True, **who)
             assert ConsumerRunningInfo.decode(info.body).properties["PROP_CONSUMER_START_TIMESTAMP"] == "7"
-            assert asked[-1].ext == who | {"jstackEnable": "true"}
+            assert (asked[-1].ext, asked[-1].body) == (who | {"jstackEnable": "true"}, b"relayed")
             direct = await w.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, msgId=sent.ext["msgId"], **who)
             result = ConsumeMessageDirectlyResult.decode(direct.body)
             assert (result.consume_result, result.spent_time_mills) == ("CR_LATER", 3)

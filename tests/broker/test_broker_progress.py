@@ -83,6 +83,10 @@ async def test_times_of_expired_messages_are_0(wire: Wire, monkeypatch: pytest.M
     found = TopicStatsTable.decode(answer.body or b"").offset_table[queue(0)]
     assert (found.min_offset, found.max_offset, found.last_update_timestamp) == (0, 1, 0)
     assert sides(await consume_stats(wire))["T", 0] == (1, 1, 0)
+    monkeypatch.setattr(wire.broker.store, "max_offset", lambda *_: -1)
+    answer = await wire.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+    found = TopicStatsTable.decode(answer.body or b"").offset_table[queue(0)]
+    assert (found.min_offset, found.max_offset, found.last_update_timestamp) == (0, 0, 0)
 
 
 @pytest.mark.spec("RT-03", "RT-04")

@@ -18,7 +18,7 @@ from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services import reporting as reporting_module
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.reporting import Reporting
-from saturnmq.broker.services.statistics import Stats
+from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
 from saturnmq.broker.services.statistics_log import StatisticsLog, stats_log, two_places
 from saturnmq.broker.services.watermark import Watermark
 from saturnmq.broker.state.in_flight import InFlight
@@ -79,6 +79,19 @@ async def tick(w: Wire, clock: Clock, ms: int = 0) -> None:
     w.broker.reporting.tick()
     while w.broker.reporting.busy:
         await asyncio.sleep(0)
+
+
+@pytest.mark.spec("MON-03", "MON-04")
+async def test_broker_samples_from_its_start_on_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "SAMPLE_SECONDS", SAMPLE_SECONDS)
+    loop = asyncio.get_running_loop()
+    sampled: list[float] = []
+    sample_sets = Stats.sample_sets
+    monkeypatch.setattr(Stats, "sample_sets", lambda stats: (sampled.append(loop.time()), sample_sets(stats))[1])
+    async with wire():
+        started = loop.time()
+        await asyncio.sleep(61)  # poll: virtual time
+    assert [round(at - started) for at in sampled] == [0, 10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.spec("MON-08")

@@ -9,6 +9,7 @@ import pytest
 from admincli import AdminCli, registered
 
 import saturnmq.sync
+from saturnmq.admin.brokers import Brokers
 from saturnmq.cli.mqadmin import brokers
 from saturnmq.protocol.bodies import ConsumeStats, ConsumeStatsList, MessageQueue, OffsetWrapper
 
@@ -97,14 +98,27 @@ def test_broker_consume_stats(admin_cli: AdminCli, admin_client: saturnmq.sync.C
     assert (row["broker_offset"], row["consumer_offset"], row["diff"], row["queue_id"]) == (5, 2, 3, 0)
     assert row["last_time_ms"] > 0 and document["total_diff"] >= 3
     lines = admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-l", "3", "-t", "5000", "-o", "false").splitlines()
-    assert lines[0] == STATS_HEAD and lines[-2] == "" and re.fullmatch(r"Diff Total: \d+", lines[-1])
+    assert lines[0] == STATS_HEAD and lines[-2:] == ["", f"Diff Total: {document['total_diff']}"]
     (line,) = [line for line in lines if line.startswith("b-stats ")]
     start = f"{'b-stats':<64}  {'b-readers':<64}  {'broker-a':<32}  {0:<4}  {5:<20}  {2:<20}  {3:<20}  "
     assert line.startswith(start) and re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line.removeprefix(start))
     assert "b-stats" not in admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-l", "4")
     assert "b-stats" not in admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-o", "true")
     assert admin_cli.run("brokerConsumeStats")[0] == 1
-    assert brokers.STATS_TIMEOUT_MS == 50_000
+
+
+@pytest.mark.spec("C-13")
+def test_broker_consume_stats_wait_as_long_as_asked(admin_cli: AdminCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    consume_statistics, timeouts = Brokers.consume_statistics, []
+
+    async def timed(of: Brokers, address: str, *, ordered: bool, timeout_ms: int) -> ConsumeStatsList:
+        timeouts.append(timeout_ms)
+        return await consume_statistics(of, address, ordered=ordered, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(Brokers, "consume_statistics", timed)
+    for words in ((), ("-t", "7000")):
+        admin_cli.text("brokerConsumeStats", "-b", "{broker}", *words)
+    assert timeouts == [50_000, 7_000]
 
 
 @pytest.mark.spec("C-13")

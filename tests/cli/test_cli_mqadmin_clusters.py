@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from admincli import AdminCli
+from admincli import AdminCli, registered
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.cli.mqadmin import brokers
+from saturnmq.protocol.codes import ResponseCode
 
 BASE_HEAD = (
     f"{'#Cluster Name':<16}  {'#Broker Name':<22}  {'#BID':<4}  {'#Addr':<22} {'#Version':<16} {'#InTPS(LOAD)':>19} "
@@ -62,11 +64,25 @@ def test_cluster_list_prints_rate_queue_age_and_disk() -> None:
 
 
 @pytest.mark.spec("C-19")
-def test_cluster_list_of_a_broker_that_does_not_answer() -> None:
+def test_cluster_list_of_a_broker_that_does_not_answer(admin_cli: AdminCli) -> None:
     dead = BrokerState("C", "b", 1, "a:1", {}, "no response")
     texts = [str(cell) for cell in brokers._base(dead, HOUR_MS)]
     assert texts == ["C", "b", "1", "a:1", "", "     0.00(,ms)", "     0.00(,ms)", "", "0.00", "0.0000"]
     assert brokers._totals(dead) == ("C", "b", 0, 0, 0, 0)
+    with registered(admin_cli.server, "broker-z", "127.0.0.1:1"):
+        code, out, err = admin_cli.run("clusterList")
+    lines = out.splitlines()
+    assert code == 1 and len(lines) == 3 and "127.0.0.1:1" in err
+    assert lines[2].split() == [
+        "DefaultCluster",
+        "broker-z",
+        "0",
+        "127.0.0.1:1",
+        "0.00(,ms)",
+        "0.00(,ms)",
+        "0.00",
+        "0.0000",
+    ]
 
 
 @pytest.mark.spec("C-19")
@@ -81,9 +97,15 @@ def test_cluster_list_with_totals_of_days(admin_cli: AdminCli) -> None:
 
 
 @pytest.mark.spec("C-19")
-def test_cluster_list_repeats(admin_cli: AdminCli) -> None:
-    out = admin_cli.text("clusterList", "-i", "0", "--rounds", "3")
-    assert out.splitlines().count(BASE_HEAD) == 3
+def test_cluster_list_repeats(admin_cli: AdminCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(brokers, "sleep", sleep)
+    out = admin_cli.text("clusterList", "-i", "7", "--rounds", "3")
+    assert out.splitlines().count(BASE_HEAD) == 3 and slept == [7, 7]
     code, out, _ = admin_cli.run("clusterList", "-i", "0", "--rounds", "2", "--json")
     assert code == 0 and [json.loads(line)["command"] for line in out.splitlines()] == ["admin clusterList"] * 2
 
@@ -143,8 +165,10 @@ def test_cluster_rt_has_the_defaults_of_mqadmin(admin_cli: AdminCli, monkeypatch
     (row,), (other,) = (json.loads(line)["rows"] for line in out.splitlines())
     assert (code, row["success_count"], row["fail_count"], other["success_count"]) == (0, 100, 0, 100)
     assert slept == [10]
-    sent = [request.body for request in list(tap.requests)[before:] if request.name.startswith("SEND_MESSAGE")]
-    assert set(sent) == {b"a" * 128}
+    admin_cli.text("clusterRT", "-a", "1", "-i", "3", "--rounds", "2")
+    assert slept == [10, 3]
+    sent = [request for request in list(tap.requests)[before:] if request.name.startswith("SEND_MESSAGE")]
+    assert {(request.ext["b"], request.body) for request in sent[:200]} == {("broker-a", b"a" * 128)}
 
 
 @pytest.mark.spec("C-20")
@@ -152,12 +176,23 @@ def test_cluster_rt_as_lines_of_a_log(admin_cli: AdminCli) -> None:
     words = ("clusterRT", "-a", "2", "-p", "true", "-i", "0", "--rounds", "1", "-c", "DefaultCluster")
     (line,) = admin_cli.text(*words).splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\|noname\|DefaultCluster\|broker-a\|\d+", line)
+    printed = datetime.strptime(f"{line[:19]} +0800", "%Y-%m-%d %H:%M:%S %z")
+    assert abs(datetime.now(UTC) - printed) < timedelta(minutes=1), "GMT+8"
     (line,) = admin_cli.text(*words, "-m", "east").splitlines()
     assert "|east|DefaultCluster|broker-a|" in line
     code, out, err = admin_cli.run("clusterRT", "-a", "1", "-c", "Nowhere")
     assert code == 1 and out.splitlines()[1] == "cluster [Nowhere] not exist" and "DefaultCluster" in err
 
 
+@pytest.mark.spec("C-20")
+def test_cluster_rt_counts_sends_that_fail(admin_cli: AdminCli) -> None:
+    admin_cli.server.inner.tap.answer_next({310}, ResponseCode.MESSAGE_ILLEGAL, "refused", 1)
+    code, out, err = admin_cli.run("clusterRT", "-a", "3", "--rounds", "1")
+    assert code == 1 and "refused" in err
+    assert out.splitlines()[1].split()[3:] == ["2", "1"]
+
+
+@pytest.mark.spec("C-20")
 def test_cluster_rt_excludes_the_first_send(monkeypatch: pytest.MonkeyPatch, admin_cli: AdminCli) -> None:
     ticks = iter([0, 900, 1000, 1001, 2000, 2004])  # ms: 900, 1, 4
     monkeypatch.setattr("saturnmq.admin.messages.time.monotonic_ns", lambda: next(ticks) * 1_000_000)

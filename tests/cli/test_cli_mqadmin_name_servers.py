@@ -6,6 +6,7 @@ import pytest
 from admincli import AdminCli
 
 from saturnmq.cli.mqadmin.run import main
+from saturnmq.testing import SyncEmbeddedBroker
 
 
 def permission(admin_cli: AdminCli) -> int:
@@ -79,6 +80,41 @@ def test_update_namesrv_config_of_the_environment_names_no_servers(
     monkeypatch.setenv("NAMESRV_ADDR", admin_cli.server.name_servers)
     assert main(["updateNamesrvConfig", "-k", "topicsMax", "-v", "4322"]) == 0
     assert capsys.readouterr().out == "update name server config success!\ntopicsMax : 4322\n"
+
+
+@pytest.mark.spec("C-21", "C-22", "C-46", "C-47", "C-48", "C-49")
+def test_every_name_server_is_asked(admin_cli: AdminCli) -> None:
+    with SyncEmbeddedBroker() as other:
+        servers = [admin_cli.server, other]
+        names = [server.name_servers for server in servers]
+
+        def text(*words: str) -> str:
+            code, out, err = admin_cli.run_bare(*words, "-n", ";".join(names))
+            assert code == 0, err
+            return out
+
+        def configured(values: str) -> bool:
+            return all(values in read() for read in files)
+
+        rule = "=" * 12
+        heads = [line for line in text("getNamesrvConfig").splitlines() if line.startswith("=")]
+        assert sorted(heads) == sorted(f"{rule}{name}{rule}" for name in names)
+        changed = text("updateNamesrvConfig", "-k", "topicsMax", "-v", "4444").splitlines()
+        assert changed[0] == f"update name server config success![{', '.join(names)}]"
+        assert text("getNamesrvConfig").splitlines().count(f"{'topicsMax':<50}=  4444") == 2
+        files = [(server.inner.data / "namesrv" / "kvConfig.json").read_text for server in servers]  # type: ignore[operator]
+        text("updateKvConfig", "-s", "space", "-k", "each", "-v", "both")
+        assert [read().count("both") for read in files] == [1, 1]
+        text("deleteKvConfig", "-s", "space", "-k", "each")
+        assert [read().count("both") for read in files] == [0, 0]
+        for command in ("wipe", "add"):
+            lines = text(f"{command}WritePerm", "-b", "broker-a").splitlines()
+            done = [line.partition(" in name server")[2].partition(" OK, ") for line in lines]
+            assert [server for server, _, _ in done] == [f"[{name}]" for name in names]
+            assert [int(count) for _, _, count in done] == [
+                sum("broker-a" in brokers for brokers in server.inner.namesrv.routes.topics.values())
+                for server in servers
+            ]
 
 
 @pytest.mark.spec("C-48", "C-49")

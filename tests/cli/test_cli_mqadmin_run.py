@@ -26,6 +26,7 @@ from saturnmq.cli.mqadmin.options import (
     HELP,
     NAME_SERVERS,
     WrongOptions,
+    help_text,
     opt,
     parse,
     take_extensions,
@@ -39,6 +40,7 @@ COMMAND_STARTS_MAX = 28.0
 NOWHERE = "127.0.0.1:1"
 
 
+@pytest.mark.spec("ADM-01")
 def test_list_names_commands_of_mqadmin_then_ours_then_ledgers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -46,6 +48,8 @@ def test_list_names_commands_of_mqadmin_then_ours_then_ledgers(capsys: pytest.Ca
     ledgers = [command.name.split()[1] for command in ADMIN if command.function]
     assert lines[0] == "The most commonly used mqadmin commands are:"
     assert names == [command.name for command in COMMANDS] + ledgers
+    assert "   updateTopic          Update or create topic" in lines
+    assert all(re.fullmatch(r" {3}\S.{19} \S.*| {3}\S{20,} \S.*", line) for line in lines[1:-2])
 
 
 @pytest.mark.spec("ADM-02")
@@ -60,6 +64,7 @@ def test_options_of_ours_collide_with_none_of_mqadmin() -> None:
     assert all(one.long.strip() not in ours for command in COMMANDS for one in command.options)
 
 
+@pytest.mark.spec("ADM-01")
 def test_help_prints_what_is_ours_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["help", "topicList"]) == 0
     printed = capsys.readouterr()
@@ -67,6 +72,8 @@ def test_help_prints_what_is_ours_on_stderr(capsys: pytest.CaptureFixture[str]) 
     assert all(
         name in printed.err for name in ("--json", "--watch", "--vip-channel", "example: saturnmq admin topicList")
     )
+    widths = [len(line) for command in COMMANDS for line in help_text(command.name, command.options).splitlines()]
+    assert 100 < max(widths) <= 110
 
 
 @pytest.mark.parametrize(

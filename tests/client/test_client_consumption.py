@@ -726,6 +726,10 @@ async def test_running_info_shows_the_state_of_a_member(cluster: Any) -> None:
             ask = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": "T", "group": "g"})
             answer = await connection.invoke(ask, 5_000)
             assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {ZERO: 2}
+            async with client.consumer("in-order", start="first", ordered=True):
+                ext = {"consumerGroup": "in-order", "clientId": client.client_id, "jstackEnable": "false"}
+                answer = await connection.invoke(Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext), 5_000)
+                assert ConsumerRunningInfo.decode(answer.body).properties["PROP_CONSUMEORDERLY"] == "true"
             strange = await connection.invoke(Command(4711, ext={"consumerGroup": "g"}), 5_000)
             assert strange.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             other = await connection.invoke(Command(307, ext={"consumerGroup": "unknown"}), 5_000)
