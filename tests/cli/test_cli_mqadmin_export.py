@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from admincli import AdminCli
+from admincli import AdminCli, registered
 
 import saturnmq.sync
-from saturnmq.admin.export import SETTINGS, _add, _growth, _rate
+from saturnmq.admin.export import _add, _growth, _rate
+from saturnmq.broker.services.statistics import Stats
 from saturnmq.cli.mqadmin import export
 
 TOPIC, GROUP = "Exported", "exported-group"
@@ -21,6 +24,7 @@ def content(admin_cli: AdminCli) -> None:
     for words in (
         ("updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", "3", "-w", "2"),
         ("updateTopic", "-c", "DefaultCluster", "-t", f"%RETRY%{GROUP}", "-r", "1", "-w", "1"),
+        ("updateTopic", "-c", "DefaultCluster", "-t", "Exported-too"),
         ("updateSubGroup", "-c", "DefaultCluster", "-g", GROUP, "-q", "2"),
     ):
         admin_cli.text(*words)
@@ -67,6 +71,20 @@ def test_metadata_has_topics_and_groups_of_users(admin_cli: AdminCli, tmp_path: 
         assert set(json.loads(Path(folder, f"{name}.json").read_text())) == {key, "dataVersion"}
 
 
+def twice(admin_cli: AdminCli) -> AbstractContextManager[None]:
+    """The broker as a second master of the cluster, under another name and address."""
+    port = admin_cli.server.broker_address.rpartition(":")[2]
+    return registered(admin_cli.server, "broker-b", f"localhost:{port}")
+
+
+@pytest.mark.spec("C-55")
+def test_metadata_of_a_cluster_has_the_sums_over_its_brokers(admin_cli: AdminCli, tmp_path: Path) -> None:
+    with twice(admin_cli):
+        found = exported(admin_cli, tmp_path, "metadata", "exportMetadata", "-c", "DefaultCluster", end="\n")
+    topic, group = found["topicConfigTable"][TOPIC], found["subscriptionGroupTable"][GROUP]
+    assert (topic["readQueueNums"], topic["writeQueueNums"], group["retryQueueNums"]) == (6, 4, 4)
+
+
 @pytest.mark.spec("C-55")
 def test_queues_of_several_brokers_are_added_up() -> None:
     table = {"t": {"writeQueueNums": 2, "readQueueNums": 3, "perm": 6}}
@@ -79,28 +97,49 @@ def test_queues_of_several_brokers_are_added_up() -> None:
 @pytest.mark.spec("C-56", "ADM-28")
 def test_configs_have_16_settings_per_master_and_the_scale(admin_cli: AdminCli, tmp_path: Path) -> None:
     found = exported(admin_cli, tmp_path, "configs", "exportConfigs", "-c", "DefaultCluster")
-    (config,) = found["brokerConfigs"].values()
-    assert set(config) == set(SETTINGS) and len(SETTINGS) == 16
+    assert {name: set(config) for name, config in found["brokerConfigs"].items()} == {"broker-a": {
+        "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums",
+        "flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn",
+        "traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+    }}  # fmt: skip
     assert found["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 0}
+    with registered(admin_cli.server, "broker-a", "127.0.0.1:1", broker_id=1):
+        found = exported(admin_cli, tmp_path, "configs", "exportConfigs", "-c", "DefaultCluster")
+    assert found["clusterScale"] == {"namesrvSize": 1, "masterBrokerSize": 1, "slaveBrokerSize": 1}
 
 
 @pytest.mark.spec("C-57")
 def test_metrics_have_load_size_and_clients(
-    admin_cli: AdminCli, admin_client: saturnmq.sync.Client, tmp_path: Path
+    admin_cli: AdminCli, admin_client: saturnmq.sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Stats, "sample", lambda *_: ())  # only the test samples
     with admin_client.consumer(GROUP) as consumer:
         consumer.subscribe(TOPIC)
+        with admin_client.producer("exported-p") as out:
+            out.send(TOPIC, b"x", delay=timedelta(hours=1))
+        for _ in admin_cli.server.inner.broker.stats.sample_sets():
+            pass
+        metadata = exported(admin_cli, tmp_path, "metadata", "exportMetadata", "-c", "DefaultCluster", end="\n")
         found = exported(admin_cli, tmp_path, "metrics", "exportMetrics", "-c", "DefaultCluster")
-    (broker,) = found["evaluateReport"].values()
+        with twice(admin_cli):
+            doubled = exported(admin_cli, tmp_path, "metrics", "exportMetrics", "-c", "DefaultCluster")["totalData"]
+    assert list(found["evaluateReport"]) == ["broker-a"]
+    broker = found["evaluateReport"]["broker-a"]
     assert set(broker) == {"runtimeEnv", "runtimeQuota", "runtimeVersion"}
     assert int(broker["runtimeEnv"]["cpuNum"]) >= 0
     quota = broker["runtimeQuota"]
     assert set(quota) == {"diskRatio", "tps", "oneDayNum", "messageAverageSize", "topicSize", "groupSize"}
     assert set(quota["tps"]) == {"normalInTps", "normalOutTps", "transInTps", "scheduleInTps"}
-    assert quota["topicSize"] >= 1 and quota["groupSize"] >= 1
-    assert broker["runtimeVersion"]["rocketmqVersion"] == "V4_9_7"
+    assert set(quota["diskRatio"]) == {"commitLogDiskRatio", "consumeQueueDiskRatio"}
+    assert float(quota["messageAverageSize"]) > 100
+    assert quota["topicSize"] == len(metadata["topicConfigTable"])
+    assert quota["groupSize"] == len(metadata["subscriptionGroupTable"])
+    assert quota["oneDayNum"]["scheduleOneDayInNum"] == 1 and quota["tps"]["scheduleInTps"] > 0
+    assert broker["runtimeVersion"] == {"rocketmqVersion": "V4_9_7", "clientInfo": ["PYTHON%V4_9_7"]}
     assert found["totalData"]["totalTps"] == {f"total{k[0].upper()}{k[1:]}": v for k, v in quota["tps"].items()}
     assert found["totalData"]["totalOneDayNum"] == quota["oneDayNum"]
+    assert doubled["totalOneDayNum"] == {name: 2 * count for name, count in quota["oneDayNum"].items()}
+    assert doubled["totalTps"]["totalScheduleInTps"] == 2 * quota["tps"]["scheduleInTps"]
 
 
 def test_values_of_the_first_seconds_are_zero() -> None:

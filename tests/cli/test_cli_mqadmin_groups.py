@@ -70,10 +70,16 @@ def test_delete_sub_group_on_a_broker_and_in_a_cluster(admin_cli: AdminCli) -> N
     assert text == "delete subscription group [g-gone] from broker [{broker}] success.\n"
     assert not admin_cli.text("getConsumerConfig", "-g", "g-gone")
     lines = ["delete subscription group [g-gone] from broker [{broker}] in cluster [DefaultCluster] success."]
-    for topic in ("%RETRY%g-gone", "%DLQ%g-gone"):
+    admin_cli.text("updateSubGroup", "-b", "{broker}", "-g", "g-gone")
+    topics = ("%RETRY%g-gone", "%DLQ%g-gone")
+    for topic in topics:
+        admin_cli.text("updateTopic", "-b", "{broker}", "-t", topic)
         lines += [f"delete topic [{topic}] from cluster [DefaultCluster] success."]
         lines += [f"delete topic [{topic}] from NameServer success."]
     assert admin_cli.text("deleteSubGroup", "-c", "DefaultCluster", "-g", "g-gone").splitlines() == lines
+    assert not admin_cli.text("getConsumerConfig", "-g", "g-gone")
+    assert not set(topics) & set(admin_cli.text("topicList").splitlines())
+    assert not set(topics) & admin_cli.server.inner.broker.topics.table.keys()
 
 
 @pytest.mark.spec("C-34")
@@ -97,7 +103,7 @@ def test_get_consumer_config_lists_every_field(admin_cli: AdminCli) -> None:
     admin_cli.text("updateSubGroup", "-b", "{broker}", "-g", "g-shown", "-r", "7")
     head, *lines = admin_cli.text("getConsumerConfig", "-g", "g-shown").splitlines()
     rule = "=" * 29
-    assert head.startswith(f"{rule}DefaultCluster:") and head.endswith(rule)
+    assert head == f"{rule}DefaultCluster:broker-a{rule}"
     assert lines == [
         "groupName                               =  g-shown",
         "consumeEnable                           =  true",

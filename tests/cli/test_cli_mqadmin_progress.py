@@ -73,6 +73,14 @@ def test_consumer_progress_of_all_groups(admin_cli: AdminCli, client: saturnmq.s
     unread = commit(client, "away")
     (row,) = [line.split() for line in admin_cli.text("consumerProgress").splitlines() if line.startswith("away")]
     assert row == ["away", "0", "OFFLINE", "0", str(unread)]
+    *rows, _, tps, diff = admin_cli.text("consumerProgress", "-g", "away").splitlines()[1:]
+    cells = [row.split() for row in rows]
+    assert [(cell[0], cell[1], cell[2], cell[4]) for cell in cells] == [
+        ("shown", "broker-a", "0", "1"), ("shown", "broker-a", "1", "1"),
+    ]  # fmt: skip
+    assert sum(int(cell[3]) for cell in cells) == 6 and all(int(c[5]) == int(c[3]) - int(c[4]) for c in cells)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", " ".join(cell[6:])) for cell in cells)
+    assert (tps, diff) == ("Consume TPS: 0.00", f"Diff Total: {unread}")
 
 
 @pytest.mark.spec("C-36")
@@ -180,6 +188,9 @@ def test_clone_group_offset(admin_cli: AdminCli, client: saturnmq.sync.Client) -
 
 @pytest.mark.spec("C-44")
 def test_stats_all(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
+    admin_cli.text("updateTopic", "-b", "{broker}", "-t", "%DLQ%reader")
+    for _ in admin_cli.server.inner.broker.stats.sample_sets():
+        pass
     head, *rows = admin_cli.text("statsAll").splitlines()
     layout = "%-64s  %-64s %12s %11s %11s %14s %14s"
     columns = ("#Topic", "#Consumer Group", "#Accumulation", "#InTPS", "#OutTPS", "#InMsg24Hour", "#OutMsg24Hour")
@@ -189,7 +200,10 @@ def test_stats_all(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
     (lonely,) = [row for row in rows if row.startswith("TBW102")]
     assert lonely == layout % ("TBW102", "", 0, "0.00", "", 0, "NO_CONSUMER")
     assert {row.split()[0] for row in admin_cli.text("statsAll", "-t", "shown").splitlines()[1:]} == {"shown"}
-    assert "TBW102" not in admin_cli.text("statsAll", "-a")
+    active = admin_cli.text("statsAll", "-a")
+    assert "TBW102" not in active and [row.split()[5] for row in active.splitlines() if row.split()[1] == "reader"] == [
+        "6"
+    ]
 
 
 @pytest.mark.spec("C-38")
