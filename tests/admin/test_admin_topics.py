@@ -48,6 +48,7 @@ async def test_names_that_a_broker_refuses(cluster: AdminCluster, topic: str, wo
         assert refused.value.code == 1
 
 
+@pytest.mark.spec("ADM-16")
 async def test_longest_name_with_every_character_is_allowed(cluster: AdminCluster) -> None:
     name = "aZ09%|_-".ljust(127, "x")
     await cluster.admin.topics.update(cluster.server.broker_address, TopicConfig(name))

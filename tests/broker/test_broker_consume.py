@@ -133,7 +133,7 @@ async def test_rejected_pull_states_reason() -> None:
 @pytest.mark.spec("BP-01", "OPS-03")
 async def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
     async with wire(broker_permission=2) as w:
-        await w.send()
+        assert (await w.send()).code == 0
         refused = await w.pull("nowhere", queue=9)
         assert (refused.code, (refused.remark or "").partition("] ")[2]) == (16, "pulling message is forbidden")
     async with wire() as w:

@@ -10,7 +10,14 @@ import pytest
 from wire import Wire, commit, wire
 
 from saturnmq.client.connection.url import ClientSettings
-from saturnmq.protocol.bodies import ConsumerOffsetTable, TopicConfigTable, TopicList, TopicRouteData
+from saturnmq.net import Connection, Reply
+from saturnmq.protocol.bodies import (
+    ConsumerOffsetTable,
+    RegisterBrokerBody,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+)
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.names import NAME_LENGTH_MAX
@@ -55,6 +62,18 @@ async def test_illegal_and_system_topics_are_neither_changed_nor_deleted() -> No
 @pytest.mark.spec("ADM-18")
 async def test_changed_topic_is_in_file_and_name_server_when_the_answer_comes(tmp_path: Path) -> None:
     async with wire(data=tmp_path) as w:
+        await w.broker.registrar.wait_registered()
+        registered: list[set[str]] = []
+        handle = w.server.namesrv._server.handler
+
+        def recorded(connection: Connection, request: Command) -> Reply:
+            if request.code == RequestCode.REGISTER_BROKER:
+                table = RegisterBrokerBody.decode(request.body or b"").topic_config_serialize_wrapper
+                registered.append(set(table.topic_config_table))
+            return handle(connection, request)
+
+        for connection in w.server.namesrv._server.connections:
+            connection.requests.handler = recorded
         for queues, perm in ((2, 6), (3, 4)):
             assert (await update(w, "T", queues=queues, perm=perm)).code == 0
             config = w.broker.topics.table["T"]
@@ -64,6 +83,7 @@ async def test_changed_topic_is_in_file_and_name_server_when_the_answer_comes(tm
             found = await route(w, "T")
             assert found is not None
             assert [(q.write_queue_nums, q.perm) for q in found.queue_datas] == [(queues, perm)]
+        assert registered == [{"T"}, {"T"}], "the changed topic alone"
     assert ClientSettings(name_servers=("n:1",)).route_poll_ms == 30_000, "when clients see it"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,8 @@ def test_white_list_and_versions(run: Run, protected: SyncEmbeddedBroker) -> Non
         "Cluster Name", "Broker Name", "Broker Addr", "AclFilePath", "AclConfigVersionNum", "AclLastUpdateTime",
     ]  # fmt: skip
     assert row.split()[:4] == ["DefaultCluster", "broker-a", address, file] and int(row.split()[4]) >= 2
+    updated = datetime.strptime(" ".join(row.split()[5:]), "%Y-%m-%d %H:%M:%S")
+    assert abs(datetime.now() - updated) < timedelta(minutes=1)
     code, out, _ = run("clusterAclConfigVersion", "-b", "{broker}")
     assert out.splitlines() == [row, "get broker's plain access config version success."]
 
