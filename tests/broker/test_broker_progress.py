@@ -195,7 +195,7 @@ async def test_consumer_connections_show_members_and_subscriptions(wire: Wire) -
 
 
 @pytest.mark.spec("RT-12")
-async def test_time_spans_of_a_group() -> None:
+async def test_time_spans_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     async with wire(clock_ms=clock) as w:
         start = clock.ms
@@ -224,5 +224,8 @@ async def test_time_spans_of_a_group() -> None:
         found = await spans()
         assert found[0] == (start, start + 5000, start + 5000, 0), "caught up"
         assert found[1] == (-1, -1, -1, 0), "an empty queue"
+        await commit(w, 1)
+        monkeypatch.setattr(w.broker.store, "min_offset", lambda *_: 2)  # the two before it were deleted
+        assert (await spans())[0] == (start + 5000, start + 5000, start, 4000)
         missing = await w.call(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="None", group="G")
         assert (missing.code, missing.remark) == (17, "topic[None] not exist")

@@ -13,7 +13,14 @@ from wire import Wire, wire
 
 from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services.statistics import EDGES_MS, NAMES, PutTimes, Stats
-from saturnmq.protocol.bodies import BrokerStatsData, ConsumeStats, ProducerConnection, ProducerTableInfo
+from saturnmq.protocol.bodies import (
+    BrokerStatsData,
+    ConsumeStats,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerData,
+    ProducerTableInfo,
+)
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import BatchItem
 from saturnmq.protocol.offsets import QueueOffset
@@ -383,6 +390,10 @@ async def test_producers_are_listed_by_group_with_the_address_in_javas_form(wire
     await wire.heartbeat()
     listed = await wire.call(RequestCode.GET_ALL_PRODUCER_INFO)
     ((group, (one,)),) = ProducerTableInfo.decode(listed.body or b"").data.items()
+    other = HeartbeatData("c1", [ProducerData("others"), ProducerData("producers")], [])
+    assert (await wire.call(RequestCode.HEART_BEAT, other.encode())).code == ResponseCode.SUCCESS
+    both = ProducerTableInfo.decode((await wire.call(RequestCode.GET_ALL_PRODUCER_INFO)).body or b"").data
+    assert {name: len(members) for name, members in both.items()} == {"producers": 1, "others": 1}, "all groups"
     assert group == "producers" and re.fullmatch(r"/127\.0\.0\.1:\d+", one.remote_ip or "")
     assert before_ms <= one.last_update_timestamp <= time.time() * 1000 + 1 and one.client_id == "c1"
     found = await wire.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="producers")

@@ -178,7 +178,8 @@ def test_cluster_rt_as_lines_of_a_log(admin_cli: AdminCli) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\|noname\|DefaultCluster\|broker-a\|\d+", line)
     printed = datetime.strptime(f"{line[:19]} +0800", "%Y-%m-%d %H:%M:%S %z")
     assert abs(datetime.now(UTC) - printed) < timedelta(minutes=1), "GMT+8"
-    (line,) = admin_cli.text(*words, "-m", "east").splitlines()
+    with registered(admin_cli.server, "broker-z", "127.0.0.1:1", cluster="Elsewhere"):
+        (line,) = admin_cli.text(*words, "-m", "east").splitlines()
     assert "|east|DefaultCluster|broker-a|" in line
     code, out, err = admin_cli.run("clusterRT", "-a", "1", "-c", "Nowhere")
     assert code == 1 and out.splitlines()[1] == "cluster [Nowhere] not exist" and "DefaultCluster" in err

@@ -10,6 +10,9 @@ import pytest
 from admincli import AdminCli
 
 import saturnmq.sync
+from saturnmq.admin.groups import GroupSummary
+from saturnmq.cli.mqadmin import groups
+from saturnmq.protocol.bodies import Connection, ConsumerConnection
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
 OFFLINE = ["#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#rollbackOffset"]
@@ -81,6 +84,14 @@ def test_consumer_progress_of_all_groups(admin_cli: AdminCli, client: saturnmq.s
     assert sum(int(cell[3]) for cell in cells) == 6 and all(int(c[5]) == int(c[3]) - int(c[4]) for c in cells)
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", " ".join(cell[6:])) for cell in cells)
     assert (tps, diff) == ("Consume TPS: 0.00", f"Diff Total: {unread}")
+    commit(client, "away", 0)
+    rows = admin_cli.text("consumerProgress", "-g", "away").splitlines()[1:3]
+    assert [row.split()[-1] for row in rows] == ["N/A", "N/A"], "no message was consumed"
+    member = Connection("c", "127.0.0.1:1", "JAVA", 407)
+    pulls = ConsumerConnection([member], {}, "CONSUME_ACTIVELY", "CLUSTERING")
+    assert [str(cell) for cell in groups._row(GroupSummary("p", None, pulls))] == [
+        "p", "1", "V4_9_7", "PULL", "", "0", "0",
+    ]  # fmt: skip
 
 
 @pytest.mark.spec("C-36")

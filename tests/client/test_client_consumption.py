@@ -726,10 +726,22 @@ async def test_running_info_shows_the_state_of_a_member(cluster: Any) -> None:
             ask = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext={"topic": "T", "group": "g"})
             answer = await connection.invoke(ask, 5_000)
             assert GetConsumerStatusBody.decode(answer.body).message_queue_table == {ZERO: 2}
-            async with client.consumer("in-order", start="first", ordered=True):
+            assert abs(held.last_consume_timestamp - time.time() * 1000) < 20_000
+            assert abs(held.last_pull_timestamp - time.time() * 1000) < 20_000 and not held.locked
+            c.broker.script[41] = holds_all
+            async with client.consumer("in-order", start="first", ordered=True) as ordered:
+                await ordered.subscribe("T")
+                await (await ordered.recv(30)).ack()
                 ext = {"consumerGroup": "in-order", "clientId": client.client_id, "jstackEnable": "false"}
                 answer = await connection.invoke(Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext), 5_000)
-                assert ConsumerRunningInfo.decode(answer.body).properties["PROP_CONSUMEORDERLY"] == "true"
+                info = ConsumerRunningInfo.decode(answer.body)
+                assert info.properties["PROP_CONSUMEORDERLY"] == "true" and info.mq_table[ZERO].locked
+            async with client.consumer("by-hand", start="first") as manual:
+                await manual.assign([ZERO])
+                ext = {"consumerGroup": "by-hand", "clientId": client.client_id, "jstackEnable": "false"}
+                answer = await connection.invoke(Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=ext), 5_000)
+                info = ConsumerRunningInfo.decode(answer.body)
+                assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
             strange = await connection.invoke(Command(4711, ext={"consumerGroup": "g"}), 5_000)
             assert strange.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             other = await connection.invoke(Command(307, ext={"consumerGroup": "unknown"}), 5_000)
