@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from datetime import datetime
 
 import pytest
 from admincli import AdminCli, registered
@@ -208,8 +207,8 @@ def test_topic_status_has_a_row_per_queue(admin_cli: AdminCli, admin_client: sat
     other = 1 - receipt.queue.queue_id
     assert lines[1 + other] == layout.format("broker-a", other, 0, 0, "")
     time = lines[1 + receipt.queue.queue_id].split("    ")[-1].strip()
-    stored = datetime.fromtimestamp(row["last_updated_ms"] // 1000).astimezone()
-    assert time == f"{stored:%Y-%m-%d %H:%M:%S},{row['last_updated_ms'] % 1000:03}"
+    stored = admin_client.view_message(receipt.offset_message_id).stored_at.astimezone()
+    assert time == f"{stored:%Y-%m-%d %H:%M:%S},{stored.microsecond // 1000:03}"
     assert admin_cli.run("topicStatus", "-t", "nowhere")[:2] == (1, "")
 
 
