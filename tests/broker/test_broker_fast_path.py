@@ -19,7 +19,7 @@ from saturnmq.broker import Broker
 from saturnmq.broker.requests import send as reference
 from saturnmq.broker.requests import send_fast
 from saturnmq.broker.requests.plain_sends import plain_sends
-from saturnmq.net.requests import PlainSends
+from saturnmq.net.plain_reads import PlainSends
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -57,13 +57,15 @@ class CountingSends:
 
     def __init__(self, sends: PlainSends) -> None:
         self._sends = sends
-        self.taken = self.code = self.count = 0
+        self.count = 0
 
     def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
-        end = self._sends.feed(data, host, until, out)
-        self.taken, self.code = self._sends.taken, self._sends.code
-        self.count += self.taken
-        return end
+        return self._sends.feed(data, host, until, out)
+
+    def finish(self) -> dict[int, int]:
+        taken = self._sends.finish()
+        self.count += sum(taken.values())
+        return taken
 
 
 class BrokerPair:
@@ -77,6 +79,7 @@ class BrokerPair:
         self.loop = asyncio.new_event_loop()
         self.way = way
         self._servers: list[EmbeddedBroker] = []
+        self._sends: CountingSends | None = None
 
     def start(self) -> None:
         for way in (self.way, "full"):
@@ -84,17 +87,17 @@ class BrokerPair:
             self.loop.run_until_complete(server.start())
             endpoint = server.broker._server
             endpoint.uses_templates = way == "template"
-            endpoint.plain_sends = None
+            endpoint.take_plain(None)
             endpoint.request_seconds = server.broker.metrics.request_seconds
             if way in ("compiled", "interpreted"):
-                endpoint.plain_sends = CountingSends(plain_sends_of(server.broker, way))
+                self._sends = CountingSends(plain_sends_of(server.broker, way))
+                endpoint.take_plain(self._sends)
             self._servers.append(server)
 
     @property
     def taken(self) -> int:
         """Sends that `saturnmq.hot` took so far."""
-        sends = self.brokers[0]._server.plain_sends
-        return sends.count if isinstance(sends, CountingSends) else 0
+        return self._sends.count if self._sends is not None else 0
 
     def stop(self) -> None:
         for server in self._servers:

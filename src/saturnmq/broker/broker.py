@@ -252,9 +252,9 @@ class Broker:
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
         if handler == self.handle:
-            self._server.plain_sends = self._fast.plain_sends = plain_sends(
-                self._send_context, self.admission, self._server.frame_limits
-            )
+            sends = plain_sends(self._send_context, self.admission, self._server.frame_limits)
+            for server in (self._server, self._fast):
+                server.take_plain(sends)
         self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)
         self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:
@@ -528,7 +528,7 @@ class Broker:
         """Pass the requests of both ports through `wrap(handler)`; call it before `start`."""
         for server in (self._server, self._fast):
             server.handler = wrap(server.handler)
-            server.plain_sends = None
+            server.take_plain(None)
 
     @property
     def connections(self) -> list[Connection]:

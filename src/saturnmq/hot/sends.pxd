@@ -1,4 +1,5 @@
 cimport cython
+from saturnmq.hot.answer_frame cimport AnswerFrame
 from saturnmq.hot.send_header cimport SendHeader
 
 cdef Py_ssize_t _ONEWAY, _TRANSACTION, _HOSTS_V4, _FIXED_BYTES, _PROPERTIES_MAX, _CLOCK_FRAMES, _CODES_MAX
@@ -23,16 +24,17 @@ cdef class Sends:
     cdef dict _codes, _topics
     cdef list _records, _sums
     cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
-    cdef bint _has_sums, _indexed
-    cdef readonly Py_ssize_t taken, code
+    cdef bint _has_sums, _indexed, _is_open
+    cdef dict _taken
+    cdef Py_ssize_t _began_ns
 
-    @cython.locals(at=Py_ssize_t, answers=list)
+    @cython.locals(at=Py_ssize_t, count=Py_ssize_t)
     cpdef Py_ssize_t feed(self, bytes data, bytes host, double until, list out) except -1
 
     @cython.locals(head=bytearray)
-    cdef bint _begin(self, bytes host) except -1
+    cdef bint _begin(self) except -1
 
-    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, unit=tuple)
+    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, frame=AnswerFrame, answer=bytes, offset=Py_ssize_t, physical=Py_ssize_t)
     cdef bint _take(self, bytes data, Py_ssize_t at, list answers) except -1
 
     @cython.locals(queues=dict, batch=QueueBatch)
@@ -47,8 +49,8 @@ cdef class Sends:
     @cython.locals(at=Py_ssize_t, end=Py_ssize_t, tags=bytes)
     cdef object _code(self, bytes properties)
 
-    @cython.locals(batch=QueueBatch, batches=list, messages=Py_ssize_t, count=Py_ssize_t)
-    cdef object _finish(self, Py_ssize_t elapsed_ns)
+    @cython.locals(batch=QueueBatch, batches=list, messages=Py_ssize_t, count=Py_ssize_t, elapsed_ns=Py_ssize_t, taken=dict)
+    cpdef dict finish(self)
 
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t _find(bytes properties, bytes name) except? -1

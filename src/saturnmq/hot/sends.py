@@ -1,4 +1,4 @@
-"""Plain sends of one read from a connection, from the frames to the answers, with the work per message in compiled code.
+"""Plain sends from the frames to the answers, with the work per message in compiled code.
 
     bytes -> frame -> header -> record in the log -> unit of the queue -> entry for the index -> answer
 
@@ -7,9 +7,9 @@ exists, of a store that acknowledges at once. The first frame that is anything e
 reference implementation handles it and what follows. A client notices no difference: for the frames that it takes, `feed` leaves
 the bytes, counters and answers of `broker/requests/send.py`.
 
-What all messages of a read share is looked up once per read: the file, the time, the settings of topics, the counters. No other
-code runs in between, because everything here is one step of the event loop. Records become visible at the end of that step, and
-answers are returned after that.
+What all messages up to the next `finish` share is looked up once: the file, the time, the settings of topics, the counters. Nothing
+else may use the store in between: the calls from the first `feed` to `finish` are one step of the event loop
+(`net/plain_reads.py`). `finish` makes the records visible; the answers are to be written after that.
 
 `sends.pxd` declares types for Cython.
 
@@ -55,7 +55,7 @@ _AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES = 48,
 
 
 class QueueBatch:
-    """The messages of one read for one queue. units: (physical offset, size, tags code) of each."""
+    """The messages for one queue. units: (physical offset, size, tags code) of each."""
 
     def __init__(self, topic: str, queue_id: int, queue: object, next_offset: int) -> None:
         raw = topic.encode()
@@ -99,38 +99,34 @@ class Sends:
         self._stating: Any = None
         self._file_start = self._file_end = self._end = self._durable = self._store_ms = self._frame_end = 0
         self._body_bytes_max = 0
-        self._indexed = self._has_sums = False
-        self.taken = self.code = 0
+        self._indexed = self._has_sums = self._is_open = False
+        self._taken: dict[int, int] = {}  # sends by request code
+        self._began_ns = 0
 
     def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
-        """Take the plain sends at the start of data and append their answers to out.
+        """Take the plain sends at the start of data and append their answers to out, to be written after `finish`.
 
-        Returns the position of the first frame that is left; `taken` is the number of sends, all of request code `code`.
-        host: the peer's IPv4 address and port as in a record. until: time.monotonic() after which no other frame is begun.
+        Returns the position of the first frame that is left. host: the peer's IPv4 address and port as in a record. until:
+        time.monotonic() after which no other frame is begun.
         """
-        at = self.taken = 0
-        if not self._begin(host):
+        if len(host) != _HOST_BYTES or not (self._is_open or self._begin()):
             return 0
-        answers: list[bytes] = []
-        began_ns = perf_counter_ns()
-        try:
-            while self._take(data, at, answers):
-                at = self._frame_end
-                self.taken += 1
-                if self.taken % _CLOCK_FRAMES == 0 and monotonic() > until:
-                    break
-        finally:
-            self._finish(perf_counter_ns() - began_ns)
-        out.extend(answers)
+        if host != self._host:
+            self._head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
+        at = count = 0
+        while self._take(data, at, out):
+            at = self._frame_end
+            count += 1
+            if count % _CLOCK_FRAMES == 0 and monotonic() > until:
+                break
         return at
 
-    def _begin(self, host: bytes) -> bool:
-        """Look up what all sends of a read share; whether the broker takes plain sends now."""
+    def _begin(self) -> bool:
+        """Look up what all sends until `finish` share; whether the broker takes plain sends now."""
         context = self._context
         settings = context.settings
         if (
-            len(host) != _HOST_BYTES
-            or self._admission.rejected
+            self._admission.rejected
             or settings.accept_send_from_ms
             or context.in_flight.sends >= settings.send_queue_max
             or context.topics.writer.dirty
@@ -146,14 +142,14 @@ class Sends:
         self._body_bytes_max = self._store.settings.message_bytes_max
         self._indexed = self._store.index_queue is not None
         head = self._head
-        if host != self._host:
-            head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
         _put64(head, _AT_STORE_MS, self._store_ms)
         if context.identity.store_host is not self._store_host:
             self._store_host = context.identity.store_host
             head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = pack_host(self._store_host)
         self._answers = context.answers
         self._stating = None
+        self._is_open = True
+        self._began_ns = perf_counter_ns()
         return True
 
     def _take(self, data: bytes, at: int, answers: list[bytes]) -> bool:
@@ -178,8 +174,6 @@ class Sends:
         header = self._header
         if not header.read(data, header_at, body_at, serialization) or header.sys_flag & _TRANSACTION:
             return False
-        if self.taken and header.code != self.code:
-            return False
         batch = self._batch_of(data[header.topic_at : header.topic_end], header.queue_id)
         if batch is None:
             return False
@@ -201,14 +195,17 @@ class Sends:
                 encoder = self._stating
                 if encoder is None:
                     encoder = self._stating = self._answers.stating(self._confirmation())
-            unit = batch.units[-1]
+            offset, physical = batch.next_offset - 1, self._end - size
+            frame = encoder.frames.get(header.queue_id * 2 + serialization)
+            answer = frame.answer(header.opaque, offset, physical) if frame is not None else b""
             answers.append(
-                encoder.single_frame(
-                    _SERIALIZATIONS[serialization], header.opaque, header.queue_id, batch.next_offset - 1, unit[0]
+                answer
+                or encoder.single_frame(
+                    _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, physical
                 )
             )
         self._frame_end = frame_end
-        self.code = header.code
+        self._taken[header.code] = self._taken.get(header.code, 0) + 1
         return True
 
     def _batch_of(self, name: bytes, queue_id: int) -> QueueBatch | None:
@@ -307,15 +304,21 @@ class Sends:
             code = self._codes[tags] = tags_code(tags)
         return code
 
-    def _finish(self, elapsed_ns: int) -> None:
-        """Make the records of this read visible, and count them."""
+    def finish(self) -> dict[int, int]:
+        """Make the records visible, and count them. Returns the number of sends taken since the last call, by request code."""
+        taken = self._taken
+        if not self._is_open:
+            return taken
+        self._is_open = False
+        self._taken = {}
+        elapsed_ns = perf_counter_ns() - self._began_ns
         batches = [batch for queues in self._topics.values() for batch in queues.values() if batch.units]
         records, self._records = self._records, []
         sums, self._sums = self._sums, []
         self._space = None
         self._topics.clear()
         if not batches:
-            return
+            return taken
         shares = [(batch.topic, batch.queue_id, batch.queue, batch.first_offset, batch.units) for batch in batches]
         self._store.fill_space(self._end, shares, records, sums)
         messages = 0
@@ -325,6 +328,7 @@ class Sends:
         for batch in batches:
             count = len(batch.units)
             self._context.stats.put(batch.topic, count, batch.bytes, elapsed_ns // messages, requests=count)
+        return taken
 
 
 def _find(properties: bytes, name: bytes) -> int:

@@ -37,10 +37,10 @@ class Histogram:
         self.counts = [0] * (len(edges) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.edges, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value that was seen so many times."""
+        self.counts[bisect_left(self.edges, value)] += times
+        self.sum += value * times
 
     @property
     def count(self) -> int:

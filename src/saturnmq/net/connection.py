@@ -27,6 +27,7 @@ from saturnmq.net.calls import Calls, Permits, next_opaque
 from saturnmq.net.fairness import BULK_BYTES, DECODED_AT_ONCE, Expense
 from saturnmq.net.later import Reply
 from saturnmq.net.limits import Limits, Watch
+from saturnmq.net.plain_reads import PlainReads, PlainSends
 from saturnmq.net.requests import RequestOwner, Requests, failure
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.states import CLOSED_STATES, TRANSITIONS, ConnectionEvent, ConnectionState
@@ -75,6 +76,8 @@ class ConnectionOwner(RequestOwner, Protocol):
     def detects_tls(self) -> bool: ...
     @property
     def uses_templates(self) -> bool: ...
+    @property
+    def plain_reads(self) -> PlainReads | None: ...
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]: ...
     def opened(self, connection: Connection) -> None: ...
     def lost(self, connection: Connection) -> None: ...
@@ -107,9 +110,11 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.uses_templates else None)
         self._tls: TlsStream | None = None
         self._detecting = owner.detects_tls  # the next byte decides between TLS and plain
-        # Bytes that wait for this connection's turn: as received until the TLS handshake is complete, then decrypted.
-        self._held = b""
+        # Bytes that wait for this connection's turn or the end of the iteration, while `limits.undecoded`: as received until the
+        # TLS handshake is complete, then decrypted.
+        self.held = b""
         self._bulk = False  # the last read used up the quantum
+        self._all_plain = False  # the last read had plain sends only, and all were taken
         self._expense = Expense()
         self._partial = False  # whether the endpoint accounts for partial-frame bytes of this connection
         self._flush_scheduled = False
@@ -159,7 +164,7 @@ class Connection(asyncio.Protocol):
         """The connection is lost and no request of it is handled any more: release what it holds, and notify the endpoint."""
         self._change(ConnectionEvent.LOST)
         self.limits.backlog.clear()
-        self._held = b""
+        self.held = b""
         self._decoder.clear()  # a handler may refer to this object for long
         self._tls = None
         self.limits.undecoded = False
@@ -176,6 +181,12 @@ class Connection(asyncio.Protocol):
         self.active = True
         self.reads += 1
         received = len(data)
+        if self._all_plain and received < BULK_BYTES:
+            self._all_plain = False
+            self.held = data
+            self.limits.undecoded = True
+            self._owner.plain_reads.add(self)  # type: ignore[union-attr]  # as for the last read
+            return
         if self._detecting and not self._accepts(data):
             return
         if self.handshaking and self._owner.detects_tls:
@@ -185,22 +196,67 @@ class Connection(asyncio.Protocol):
             data = self._decrypt(data)
             if not data:
                 return
-        queue = self._owner.fair_queue
-        if self.limits.undecoded:
-            self._held += data
+        queue, limits, reads = self._owner.fair_queue, self.limits, self._owner.plain_reads
+        if limits.undecoded:
+            self.held += data
+            if len(self.held) >= BULK_BYTES:
+                self.requests.yield_turn()
         elif self._transport is not None and (
             self._expense.expensive or self.network in queue.overdrawn or (self._bulk and queue)
         ):
             self._hold(data)
+        elif reads is not None and received < BULK_BYTES and limits.may_handle and not self._decoder.pending_bytes:
+            self.held = data
+            limits.undecoded = True
+            reads.add(self)
         else:
-            began = self._expense.begin()
-            self._receive(data)
-            used = self._expense.end(began)
-            if queue.shared:
-                queue.spend(self.network, used)
+            self._read(data)
             if received >= BULK_BYTES:
                 self.requests.yield_turn()
-        self._bulk = self.limits.yielding
+        self._bulk = limits.yielding
+
+    def _read(self, data: bytes, *, maybe_plain: bool = True) -> None:
+        """Decode and handle what was received, and account for the time."""
+        began = self._expense.begin()
+        self._receive(data, maybe_plain=maybe_plain)
+        used = self._expense.end(began)
+        if self._owner.fair_queue.shared:
+            self._owner.fair_queue.spend(self.network, used)
+
+    # ---- plain sends: see plain_reads.py
+
+    def feed_plain(self, sends: PlainSends, until: float) -> None:
+        """Let `sends` take what it can of the bytes that are held."""
+        if self.held and self.limits.may_handle and not self.limits.backlog:
+            end = sends.feed(self.held, self.packed_host, until, self.out)
+            if end:
+                self.held = self.held[end:]
+                self.watch.frame_since = 0.0
+                self.watch.frame_seen = True
+                if self.held and monotonic() >= until:
+                    self.requests.yield_turn()
+
+    def end_plain(self) -> None:
+        """Write the answers to what was taken, and handle the rest."""
+        limits = self.limits
+        if self.out:
+            self.flush()
+        if limits.yielding or not limits.undecoded:  # it waits for its turn, or has had it
+            return
+        data = self.held
+        limits.undecoded = False
+        if not data and not limits.read_paused and self._tls is None:
+            self._all_plain = True
+            return
+        self.held = b""
+        if data and not self.closed:
+            if self.network in self._owner.fair_queue.overdrawn:
+                self._hold(data)
+            else:
+                self._read(data, maybe_plain=False)
+        if limits.read_paused:
+            limits.update_reading()
+        self._bulk = limits.yielding
 
     def _accepts(self, data: bytes) -> bool:
         """Decide by the first bytes between plain and TLS; whether they are accepted. Closes the connection if not."""
@@ -223,7 +279,7 @@ class Connection(asyncio.Protocol):
     def _await_handshake(self, data: bytes) -> None:
         """A step of a handshake takes a millisecond and more, so it waits for this connection's turn (LIM-09)."""
         if self.limits.undecoded:
-            self._held += data
+            self.held += data
         elif self._transport is not None:
             self._hold(data)
 
@@ -240,24 +296,30 @@ class Connection(asyncio.Protocol):
         self._write_tls()
         return data
 
-    def _receive(self, data: bytes) -> None:
-        """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum."""
-        until = 0.0
+    def _receive(self, data: bytes, *, maybe_plain: bool = True) -> None:
+        """Decode and handle the frames in data, in steps; hold the rest back once this connection has used its quantum.
+
+        maybe_plain: the first frame may be a plain send.
+        """
+        until, reads = 0.0, self._owner.plain_reads
         while True:
             at_most = DECODED_AT_ONCE
-            if self._owner.plain_sends is not None:
+            if reads is not None:
                 until = until or monotonic() + self._owner.fair_queue.quantum
                 if self._decoder.pending_bytes:
                     at_most = 1  # the rest of a frame; the frames after it may be plain sends
-                elif self.limits.may_handle and (taken := self.requests.take_plain(data, self.packed_host, until)):
-                    self.watch.frame_since = 0.0
-                    self.watch.frame_seen = True
-                    data = data[taken:]
-                    if not data or self.closed:
-                        return
-                    if self.limits.read_paused or monotonic() >= until:
-                        self._hold(data)
-                        return
+                elif maybe_plain:
+                    self.held = data
+                    reads.take(self, until)
+                    received, data, self.held = len(data), self.held, b""
+                    if len(data) < received:
+                        self.flush()
+                        if not data or self.closed:
+                            return
+                        if self.limits.read_paused or monotonic() >= until:
+                            self._hold(data)
+                            return
+                maybe_plain = True
             try:
                 commands = self._decoder.feed(data, at_most)
             except RemoteProtocolError as error:
@@ -282,14 +344,14 @@ class Connection(asyncio.Protocol):
 
     def _hold(self, data: bytes) -> None:
         """Keep bytes for the next turn of this connection."""
-        self._held = data
+        self.held = data
         self.limits.undecoded = True
         self.requests.yield_turn()
         self.limits.update_reading()
 
     def receive_held(self) -> None:
         """Decode and handle the bytes that were held back."""
-        data, self._held = self._held, b""
+        data, self.held = self.held, b""
         self.limits.undecoded = False
         if self.handshaking:
             data = self._decrypt(data)
@@ -313,7 +375,7 @@ class Connection(asyncio.Protocol):
                 return
             self.requests.run([command], last=True)
             yield
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         if self.handshaking:
             held, unread = b"", held + unread
         if self._detecting and (not unread or not self._accepts(unread)):

@@ -18,8 +18,9 @@ from saturnmq.net.calls import Permits
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.fairness import FairQueue
 from saturnmq.net.limits import RequestMemory
+from saturnmq.net.plain_reads import PlainReads, PlainSends
 from saturnmq.net.rejections import Rejections
-from saturnmq.net.requests import PlainSends, RpcHook
+from saturnmq.net.requests import RpcHook
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsStream
 from saturnmq.protocol.addresses import port_of
@@ -85,11 +86,15 @@ class Endpoint:
         self._idle_seconds = idle_seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         self._scan: asyncio.TimerHandle | None = None
-        self.plain_sends: PlainSends | None = None  # takes sends before they are decoded; None: all are decoded
+        self.plain_reads: PlainReads | None = None  # takes sends before they are decoded; None: all are decoded
         self.request_seconds: dict[int, Histogram] | None = None  # by code; None: not counted
         self.later_count = 0  # requests in flight that were answered with Later
         self.all_answered = asyncio.Event()
         self.stopping = False  # new requests are rejected; those in flight are answered
+
+    def take_plain(self, sends: PlainSends | None) -> None:
+        """Pass what is read to `sends` before it is decoded; None: decode all of it."""
+        self.plain_reads = PlainReads(self, sends) if sends is not None else None
 
     def add_hook(self, hook: RpcHook) -> None:
         """Register a hook; hooks run in the order of registration."""

@@ -67,15 +67,6 @@ class RpcHook(Protocol):
     def after(self, remote_address: str, request: Command, response: Command) -> None: ...
 
 
-class PlainSends(Protocol):
-    """Compiled code for plain sends: see `hot/sends.py`. taken, code: number and request code of those that `feed` has taken."""
-
-    taken: int
-    code: int
-
-    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int: ...
-
-
 class RequestOwner(Protocol):
     """What the requests of a connection use of its endpoint."""
 
@@ -96,8 +87,6 @@ class RequestOwner(Protocol):
     def fair_queue(self) -> FairQueue: ...
     @property
     def request_seconds(self) -> dict[int, Histogram] | None: ...
-    @property
-    def plain_sends(self) -> PlainSends | None: ...
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None: ...
 
 
@@ -254,27 +243,6 @@ class Requests(Generic[C]):
         if connection.out:
             connection.flush()
         limits.update_reading()
-
-    def take_plain(self, data: bytes, host: bytes, until: float) -> int:
-        """Answer the plain sends at the start of data, until time.monotonic() is `until`.
-
-        Returns the position of the first frame that is left, to be decoded.
-        """
-        connection, owner, limits = self._connection, self._owner, self._limits
-        sends, memory = owner.plain_sends, owner.request_memory
-        if sends is None or limits.backlog or owner.hooks or owner.stopping or memory.used >= memory.bytes_max:
-            return 0
-        began = monotonic()
-        answers = connection.out
-        size = sends.feed(data, host, until, answers)
-        if size:
-            if owner.request_seconds is not None:
-                each = (monotonic() - began) / sends.taken
-                duration = owner.request_seconds.get(sends.code) or owner.request_seconds[OTHER_CODES]
-                duration.counts[bisect_left(duration.edges, each)] += sends.taken
-                duration.sum += each * sends.taken
-            connection.flush()
-        return size
 
     def yield_turn(self) -> None:
         """Leave the rest of what this connection has sent to its next turn; others are served in between."""

@@ -12,7 +12,7 @@ from saturnmq.broker.requests.send import SMALL_BYTES, UNFLUSHED_BYTES
 from saturnmq.broker.requests.send_answer import confirmation_of
 from saturnmq.broker.services.admission import Admission
 from saturnmq.hot import compiled
-from saturnmq.net.requests import PlainSends
+from saturnmq.net.plain_reads import PlainSends
 from saturnmq.protocol.frames.command import FrameLimits
 
 

@@ -1,43 +1,38 @@
 """Encodes responses to stored sends directly as frames, byte for byte what `encode_frame` makes of the same fields.
 
-Responses of one broker differ only in opaque, queue id, queue offset and physical offset, so the rest is formatted once.
+Responses for one queue differ only in opaque, queue offset and physical offset, so the rest is encoded once (`AnswerFrame`).
 
 Requirements: SND-13, BAT-05, API-10.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from copy import copy
 from typing import Final
 
 from saturnmq.broker.state.identity import Identity
+from saturnmq.hot.answer_frame import AnswerFrame
 from saturnmq.protocol.codes import CONFIRMATION_FIELD, CommandFlag, Confirmation
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import FlushDiskType, MessageStore
 
-_JSON: Final = Serialization.JSON
-_I32: Final = struct.Struct(">i")
-_PREFIX: Final = struct.Struct(">ii")
-_PATTERNS_MAX: Final = 4096  # limit on cached patterns, one per queue id
+_FRAMES_MAX: Final = 4096
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
-_MARK: Final = 0x41424344  # "ABCD", placeholder of the opaque in a binary header
 _OPAQUE_POSITION: Final = 8 + 5  # position of the opaque in a frame with a binary header
 
 
 class SendAnswers:
     """Response encoder of one broker: region, trace flag and, once it listens, message id prefix are fixed."""
 
-    __slots__ = ("_base", "_binary", "_identity", "_ids", "_json", "_stating")
+    __slots__ = ("_base", "_identity", "_ids", "_stating", "frames")
 
     def __init__(self, region_id: str, trace_on: bool, identity: Identity) -> None:
         self._base = {"MSG_REGION": region_id, "TRACE_ON": "true" if trace_on else "false"}
         self._identity = identity
         self._ids = (0, "")  # number of ids in the last response, and their format
-        self._binary: dict[int, tuple[int, int, bytes]] = {}  # queue id -> (lowest queue offset, end, pattern)
-        self._json: dict[int, bytes] = {}
+        self.frames: dict[int, AnswerFrame] = {}  # by twice the queue id, plus the serialization
         self._stating: dict[Confirmation, SendAnswers] = {}
 
     def stating(self, confirmation: Confirmation) -> SendAnswers:
@@ -46,7 +41,7 @@ class SendAnswers:
         if answers is None:
             answers = self._stating[confirmation] = copy(self)
             answers._base = self._base | {CONFIRMATION_FIELD: confirmation.value}
-            answers._binary, answers._json = {}, {}
+            answers.frames = {}
         return answers
 
     def base(self) -> dict[str, str]:
@@ -72,16 +67,35 @@ class SendAnswers:
         physical_offset: PhysicalOffset,
     ) -> bytes:
         """The frame for a single message."""
-        if serialization is _JSON:
-            header = (self._json.get(queue_id) or self._json_pattern(queue_id)) % (
-                opaque, physical_offset, queue_offset
-            )  # fmt: skip
-            size = len(header)
-            return _PREFIX.pack(4 + size, size) + header
-        range_pattern = self._binary.get(queue_id)
-        if range_pattern is None or not range_pattern[0] <= queue_offset < range_pattern[1]:
-            range_pattern = self._binary_pattern(queue_id, queue_offset)
-        return range_pattern[2] % (_I32.pack(opaque), physical_offset, queue_offset)
+        key = queue_id * 2 + serialization
+        frame = self.frames.get(key)
+        answer = frame.answer(opaque, queue_offset, physical_offset) if frame is not None else b""
+        if answer:
+            return answer
+        ext = self.fields(queue_id, queue_offset, (physical_offset,))
+        answer = encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
+        if len(self.frames) >= _FRAMES_MAX:
+            self.frames.clear()
+        self.frames[key] = self._varied(answer, serialization, opaque, queue_offset, physical_offset)
+        return answer
+
+    def _varied(
+        self,
+        answer: bytes,
+        serialization: Serialization,
+        opaque: int,
+        queue_offset: QueueOffset,
+        physical_offset: PhysicalOffset,
+    ) -> AnswerFrame:
+        """An answer as the form of others of its queue."""
+        digits, prefix = b"%d" % queue_offset, self._identity.id_prefix.encode()
+        id_at = answer.rindex(b"%b%016X" % (prefix, physical_offset)) + len(prefix)
+        if serialization is Serialization.ROCKETMQ:
+            return AnswerFrame(answer, _OPAQUE_POSITION, 0, id_at, len(answer) - len(digits), len(digits))
+        opaque_digits = b"%d" % opaque
+        opaque_at = answer.rindex(b'"opaque":%b,' % opaque_digits) + len(b'"opaque":')
+        offset_at = answer.rindex(b'"queueOffset":"%b"' % digits) + len(b'"queueOffset":"')
+        return AnswerFrame(answer, opaque_at, len(opaque_digits), id_at, offset_at, len(digits))
 
     def batch(
         self,
@@ -94,46 +108,6 @@ class SendAnswers:
         """The frame for a batch."""
         ext = self.fields(queue_id, queue_offset, physical_offsets)
         return encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
-
-    def _sample(self, queue_id: int, queue_offset: QueueOffset, serialization: Serialization) -> bytes:
-        """A response with physical offset 0 and opaque _MARK."""
-        ext = self.fields(queue_id, queue_offset, (PhysicalOffset(0),))
-        return encode_frame(Command(0, ext=ext, opaque=_MARK, flag=_RESPONSE, serialization=serialization))
-
-    def _binary_pattern(self, queue_id: int, queue_offset: QueueOffset) -> tuple[int, int, bytes]:
-        """Build the pattern for queue offsets with as many digits as this one; the digits determine the lengths in the frame."""
-        digits = len(str(queue_offset))
-        frame = self._sample(queue_id, queue_offset, Serialization.ROCKETMQ)
-        at = frame.rindex(self._identity.id_prefix.encode() + b"0" * 16) + len(self._identity.id_prefix)
-        before, middle, after = frame[:_OPAQUE_POSITION], frame[_OPAQUE_POSITION + 4 : at], frame[at + 16 : -digits]
-        pattern = b"%b%%b%b%%016X%b%%d" % (_literal(before), _literal(middle), _literal(after))
-        if len(self._binary) >= _PATTERNS_MAX:
-            self._binary.clear()
-        low = 10 ** (digits - 1) if digits > 1 else 0
-        range_pattern = self._binary[queue_id] = (low, 10**digits, pattern)
-        return range_pattern
-
-    def _json_pattern(self, queue_id: int) -> bytes:
-        header = _literal(self._sample(queue_id, QueueOffset(0), _JSON)[8:])
-        for sample, pattern in (
-            (f'"opaque":{_MARK},'.encode(), b'"opaque":%d,'),
-            (
-                f'"msgId":"{self._identity.id_prefix}{0:016X}"'.encode(),
-                f'"msgId":"{self._identity.id_prefix}%016X"'.encode(),
-            ),
-            (b'"queueOffset":"0"', b'"queueOffset":"%d"'),
-        ):
-            before, _, after = header.rpartition(sample)
-            header = before + pattern + after
-        if len(self._json) >= _PATTERNS_MAX:
-            self._json.clear()
-        self._json[queue_id] = header
-        return header
-
-
-def _literal(text: bytes) -> bytes:
-    """Escape % for a pattern."""
-    return text.replace(b"%", b"%%")
 
 
 def confirmation_of(store: MessageStore, *, waits: bool) -> Confirmation:

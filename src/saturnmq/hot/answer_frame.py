@@ -1,0 +1,58 @@
+"""The frame of a response to a stored message, of which the values that differ from message to message are replaced in place.
+
+`answer_frame.pxd` declares types for Cython.
+"""
+
+from __future__ import annotations
+
+_ID_DIGITS = 16
+_HEX = b"0123456789ABCDEF"
+
+
+class AnswerFrame:
+    """A response to a send whose opaque, queue offset and physical offset may change, but not the number of their digits.
+
+    frame: a response for these values. opaque_at, id_at, offset_at: positions in it of the opaque, of the 16 digits of the physical
+    offset, and of the queue offset. opaque_digits: 0 for a binary header, in which the opaque has four bytes.
+    """
+
+    def __init__(
+        self, frame: bytes, opaque_at: int, opaque_digits: int, id_at: int, offset_at: int, offset_digits: int
+    ) -> None:
+        self._frame = bytearray(frame)
+        self._opaque_at, self._opaque_digits = opaque_at, opaque_digits
+        self._id_at = id_at
+        self._offset_at, self._offset_digits = offset_at, offset_digits
+
+    def answer(self, opaque: int, queue_offset: int, physical_offset: int) -> bytes:
+        """The response for these values, empty if they need another number of digits."""
+        frame = self._frame
+        if self._opaque_digits == 0:
+            at = self._opaque_at
+            frame[at] = opaque >> 24 & 0xFF
+            frame[at + 1] = opaque >> 16 & 0xFF
+            frame[at + 2] = opaque >> 8 & 0xFF
+            frame[at + 3] = opaque & 0xFF
+        elif not _put_digits(frame, self._opaque_at, self._opaque_digits, opaque):
+            return b""
+        if not _put_digits(frame, self._offset_at, self._offset_digits, queue_offset):
+            return b""
+        at = self._id_at + _ID_DIGITS
+        while at > self._id_at:
+            at -= 1
+            frame[at] = _HEX[physical_offset & 15]
+            physical_offset >>= 4
+        return bytes(frame)
+
+
+def _put_digits(frame: bytearray, at: int, digits: int, value: int) -> bool:
+    """Write a number; False if it has another number of digits."""
+    if value < 0:
+        return False
+    position = at + digits
+    while position > at:
+        position -= 1
+        quotient = value // 10
+        frame[position] = 48 + value - quotient * 10
+        value = quotient
+    return value == 0 and (digits == 1 or frame[at] != 48)

@@ -1,0 +1,112 @@
+"""Plain sends of all connections of an endpoint, taken together once per event-loop iteration.
+
+With hundreds of connections that have one request in flight each, an iteration brings one send of each. What a store does for
+appended records costs more than a send itself, and is done once for all of them here: connections whose bytes may be plain sends
+wait until the iteration has read all sockets, `PlainSends` takes their frames, makes the records visible, and only then are
+answers written. What is no plain send is decoded and handled after that, connection by connection.
+
+The limits of `fairness.py` hold: a connection takes a quantum, and a network that has used its time waits for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol
+
+from saturnmq.metrics import Histogram
+from saturnmq.net.fairness import FairQueue
+from saturnmq.net.limits import RequestMemory
+from saturnmq.net.requests import OTHER_CODES
+
+
+class PlainSends(Protocol):
+    """Code that takes plain sends before they are decoded: `hot/sends.py`."""
+
+    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int: ...
+    def finish(self) -> dict[int, int]: ...
+
+
+class PlainOwner(Protocol):
+    """What is used of an endpoint."""
+
+    stopping: bool
+
+    @property
+    def hooks(self) -> Sequence[object]: ...
+    @property
+    def request_memory(self) -> RequestMemory: ...
+    @property
+    def fair_queue(self) -> FairQueue: ...
+    @property
+    def request_seconds(self) -> dict[int, Histogram] | None: ...
+
+
+class PlainReader(Protocol):
+    """What is used of a connection."""
+
+    network: str
+
+    def feed_plain(self, sends: PlainSends, until: float) -> None: ...
+    def end_plain(self) -> None: ...
+
+
+class PlainReads:
+    """The connections of an endpoint whose bytes may be plain sends, in this event-loop iteration."""
+
+    __slots__ = ("_owner", "_sends", "_waiting")
+
+    def __init__(self, owner: PlainOwner, sends: PlainSends) -> None:
+        self._owner = owner
+        self._sends = sends
+        self._waiting: list[PlainReader] = []
+
+    def add(self, reader: PlainReader) -> None:
+        """Handle what the reader holds at the end of this iteration."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._handle)
+        self._waiting.append(reader)
+
+    @property
+    def _allowed(self) -> bool:
+        """Whether sends may be taken: no hook wants to see them, and the endpoint accepts requests."""
+        owner = self._owner
+        memory = owner.request_memory
+        return not (owner.hooks or owner.stopping or memory.used >= memory.bytes_max)
+
+    def _handle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        queue = self._owner.fair_queue
+        began, quantum, shared = monotonic(), queue.quantum, queue.shared
+        now = began if self._allowed else 0.0
+        try:
+            for reader in waiting:
+                if not now or (shared and reader.network in queue.overdrawn):
+                    continue
+                reader.feed_plain(self._sends, now + quantum)
+                if shared:
+                    before, now = now, monotonic()
+                    queue.spend(reader.network, now - before)
+        finally:
+            self._finish(began)
+            for reader in waiting:
+                reader.end_plain()
+
+    def take(self, reader: PlainReader, until: float) -> None:
+        """Take the plain sends at the start of what the reader holds now, until time.monotonic() is `until`."""
+        if self._allowed:
+            began = monotonic()
+            try:
+                reader.feed_plain(self._sends, until)
+            finally:
+                self._finish(began)
+
+    def _finish(self, began: float) -> None:
+        """Make what was taken visible, and count how long it took."""
+        taken = self._sends.finish()
+        durations = self._owner.request_seconds
+        if taken and durations is not None:
+            each = (monotonic() - began) / sum(taken.values())
+            for code, number in taken.items():
+                (durations.get(code) or durations[OTHER_CODES]).observe(each, number)
