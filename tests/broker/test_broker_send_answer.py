@@ -59,10 +59,10 @@ def test_batch_answer_has_all_message_ids() -> None:
 
 
 @pytest.mark.spec("SND-13")
-def test_pattern_cache_is_bounded() -> None:
+def test_frames_of_answers_are_bounded() -> None:
     answers = SendAnswers("r", True, Identity(Host("127.0.0.1", 10911)))
     for queue_id in range(5000):
         for serialization in Serialization:
             (command,) = FrameDecoder().feed(answers.single_frame(serialization, 1, queue_id, queue_id, 1))
             assert command.ext["queueId"] == command.ext["queueOffset"] == str(queue_id)
-    assert len(answers._binary) <= 4096 and len(answers._json) <= 4096
+    assert len(answers.frames) <= 4096

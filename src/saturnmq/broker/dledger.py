@@ -334,17 +334,25 @@ class DLedger:
         code = request.code
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             return self._runtime_info(connection, request)
-        serves = self.group.serving and self.group.leads
-        if serves and not self.group.transferring:
+        if self.takes_all:
             return None
         possible = code in FORWARDED and self.forwarding.possible
-        if serves and not (possible and code in LEADER_ONLY):
+        if self._leads and not (possible and code in LEADER_ONLY):
             return None
         if not possible or (code in _READS and self._reads_here):
             return self._follower_answer(connection, request)
         if code == RequestCode.UNLOCK_BATCH_MQ:
             self._serve(connection, request)  # releases what this member granted as a leader
         return self.forwarding.instead(connection, request, self._unled)
+
+    @property
+    def _leads(self) -> bool:
+        return self.group.serving and self.group.leads
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether this member serves every request, as the leader of its group."""
+        return self._leads and not self.group.transferring
 
     @property
     def _reads_here(self) -> bool:

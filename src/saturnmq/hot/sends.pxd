@@ -15,7 +15,7 @@ cdef class QueueBatch:
     cdef readonly list units
 
 cdef class Sends:
-    cdef object _context, _admission, _store, _confirmation, _space, _answers, _stating
+    cdef object _context, _serves, _put_soon, _store, _confirmation, _space, _answers, _stating
     cdef Py_ssize_t _small_bytes, _unflushed_bytes, _length_max, _header_bytes_max, _body_bytes_max
     cdef SendHeader _header
     cdef bytes _suffix, _host
@@ -24,18 +24,18 @@ cdef class Sends:
     cdef dict _codes, _topics
     cdef list _records, _sums
     cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
-    cdef bint _has_sums, _indexed, _is_open
+    cdef bint _has_sums, _indexed, _is_open, _is_soon, _is_full
     cdef dict _taken
     cdef Py_ssize_t _began_ns
 
-    @cython.locals(at=Py_ssize_t, count=Py_ssize_t)
-    cpdef Py_ssize_t feed(self, bytes data, bytes host, double until, list out) except -1
+    @cython.locals(at=Py_ssize_t, count=Py_ssize_t, host=bytes, out=list)
+    cpdef Py_ssize_t feed(self, bytes data, double until, object reader) except -1
 
     @cython.locals(head=bytearray)
     cdef bint _begin(self) except -1
 
     @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, frame=AnswerFrame, answer=bytes, offset=Py_ssize_t, physical=Py_ssize_t)
-    cdef bint _take(self, bytes data, Py_ssize_t at, list answers) except -1
+    cdef bint _take(self, bytes data, Py_ssize_t at, object reader, list answers) except -1
 
     @cython.locals(queues=dict, batch=QueueBatch)
     cdef QueueBatch _batch_of(self, bytes name, Py_ssize_t queue_id)
@@ -46,7 +46,7 @@ cdef class Sends:
     @cython.locals(header=SendHeader, head=bytearray, end=Py_ssize_t, at=Py_ssize_t, properties_bytes=Py_ssize_t, record=bytes)
     cdef int _append(self, QueueBatch batch, bytes body, bytes properties, Py_ssize_t size) except -1
 
-    @cython.locals(at=Py_ssize_t, end=Py_ssize_t, tags=bytes)
+    @cython.locals(tags=bytes)
     cdef object _code(self, bytes properties)
 
     @cython.locals(batch=QueueBatch, batches=list, messages=Py_ssize_t, count=Py_ssize_t, elapsed_ns=Py_ssize_t, taken=dict)
@@ -61,6 +61,9 @@ cdef Py_ssize_t _uint32(bytes data, Py_ssize_t at) except? -1
 cdef int _put32(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
 
 cdef int _put64(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
+
+@cython.locals(at=Py_ssize_t, end=Py_ssize_t)
+cdef bytes _value(bytes properties, bytes name)
 
 @cython.locals(at=Py_ssize_t, end=Py_ssize_t)
 cdef bytes _without(bytes properties, bytes name)

@@ -3,9 +3,12 @@
     bytes -> frame -> header -> record in the log -> unit of the queue -> entry for the index -> answer
 
 `Sends.feed` takes the frames at the start of what was read as long as they are plain sends (see `send_header`) to a queue that
-exists, of a store that acknowledges at once. The first frame that is anything else ends it: `feed` returns its position, and the
-reference implementation handles it and what follows. A client notices no difference: for the frames that it takes, `feed` leaves
-the bytes, counters and answers of `broker/requests/send.py`.
+exists. The first frame that is anything else ends it: `feed` returns its position, and the reference implementation handles it and
+what follows. A client notices no difference: for the frames that it takes, `feed` leaves the bytes, counters and answers of
+`broker/requests/send.py`.
+
+Where sends are acknowledged at once, records are written here. Where they wait for the disk, a slave or a group, `put_soon` gets
+the values of each, and appends those of an iteration together.
 
 What all messages up to the next `finish` share is looked up once: the file, the time, the settings of topics, the counters. Nothing
 else may use the store in between: the calls from the first `feed` to `finish` are one step of the event loop
@@ -69,17 +72,25 @@ class QueueBatch:
 class Sends:
     """Takes plain sends for one broker.
 
-    context: the services of sends (`broker/requests/context.SendContext`). admission: whether requests are rejected now. limits: of
-    frames (`FrameLimits`). unflushed: messages of more bytes than the first number are left to the reference implementation while
-    more bytes of the log than the second are not durable. confirmation: the answer to senders that ask how a message is confirmed.
+    context: the services of sends (`broker/requests/context.SendContext`). serves: whether this broker takes sends of clients now.
+    limits: of frames (`FrameLimits`). unflushed: messages of more bytes than the first number are left to the reference
+    implementation while more bytes of the log than the second are not durable. confirmation: the answer to senders that ask how a
+    message is confirmed. put_soon: stores a message that is confirmed later and answers it; whether the connection may send more.
     """
 
     def __init__(
-        self, context: Any, admission: Any, limits: Any, unflushed: tuple[int, int], confirmation: Callable[[], Any]
+        self,
+        context: Any,
+        serves: Callable[[], bool],
+        limits: Any,
+        unflushed: tuple[int, int],
+        confirmation: Callable[[], Any],
+        put_soon: Callable[..., bool],
     ) -> None:
         self._small_bytes, self._unflushed_bytes = unflushed
         self._context = context
-        self._admission = admission
+        self._serves = serves
+        self._put_soon = put_soon
         self._store = context.store
         self._confirmation = confirmation
         self._length_max = limits.frame_bytes_max - 4
@@ -99,22 +110,25 @@ class Sends:
         self._stating: Any = None
         self._file_start = self._file_end = self._end = self._durable = self._store_ms = self._frame_end = 0
         self._body_bytes_max = 0
-        self._indexed = self._has_sums = self._is_open = False
+        self._indexed = self._has_sums = self._is_open = self._is_soon = self._is_full = False
         self._taken: dict[int, int] = {}  # sends by request code
         self._began_ns = 0
 
-    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int:
-        """Take the plain sends at the start of data and append their answers to out, to be written after `finish`.
+    def feed(self, data: bytes, until: float, reader: Any) -> int:
+        """Take the plain sends at the start of data and append their answers to `reader.out`, to be written after `finish`.
 
-        Returns the position of the first frame that is left. host: the peer's IPv4 address and port as in a record. until:
-        time.monotonic() after which no other frame is begun.
+        Returns the position of the first frame that is left. reader: the connection; `packed_host` is the peer's IPv4 address and
+        port as in a record. until: time.monotonic() after which no other frame is begun.
         """
+        host = reader.packed_host
         if len(host) != _HOST_BYTES or not (self._is_open or self._begin()):
             return 0
         if host != self._host:
             self._head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
         at = count = 0
-        while self._take(data, at, out):
+        out = reader.out
+        self._is_full = False
+        while not self._is_full and self._take(data, at, reader, out):
             at = self._frame_end
             count += 1
             if count % _CLOCK_FRAMES == 0 and monotonic() > until:
@@ -126,33 +140,39 @@ class Sends:
         context = self._context
         settings = context.settings
         if (
-            self._admission.rejected
+            not self._serves()
             or settings.accept_send_from_ms
             or context.in_flight.sends >= settings.send_queue_max
             or context.topics.writer.dirty
         ):
             return False
-        space = self._store.open_space()
+        store = self._store
+        self._is_soon = not store.acknowledges_at_once
+        self._durable = store.flushed_offset
+        self._body_bytes_max = store.settings.message_bytes_max
+        self._answers = context.answers
+        self._stating = None
+        self._began_ns = perf_counter_ns()
+        if self._is_soon:
+            self._end = store.log.end
+            self._is_open = store.writable and not store.busy
+            return self._is_open
+        space = store.open_space()
         if space is None:
             return False
         self._space, self._file_start, self._file_end, self._end = space
         self._has_sums = self._store.log.sums is not None
-        self._durable = self._store.flushed_offset
         self._store_ms = self._store.next_store_ms()
-        self._body_bytes_max = self._store.settings.message_bytes_max
         self._indexed = self._store.index_queue is not None
         head = self._head
         _put64(head, _AT_STORE_MS, self._store_ms)
         if context.identity.store_host is not self._store_host:
             self._store_host = context.identity.store_host
             head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = pack_host(self._store_host)
-        self._answers = context.answers
-        self._stating = None
         self._is_open = True
-        self._began_ns = perf_counter_ns()
         return True
 
-    def _take(self, data: bytes, at: int, answers: list[bytes]) -> bool:
+    def _take(self, data: bytes, at: int, reader: Any, answers: list[bytes]) -> bool:
         """Take the frame at data[at]; False, without effect, if it is no plain send or not complete."""
         end = len(data)
         if end - at < _PREFIX_BYTES:
@@ -182,19 +202,26 @@ class Sends:
             return False
         body_bytes = frame_end - body_at
         size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
-        if (
-            size > self._file_end - self._end
-            or body_bytes > self._body_bytes_max
-            or (body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes)
+        if body_bytes > self._body_bytes_max or (
+            body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
+            return False
+        encoder = self._answers
+        if header.asks:
+            encoder = self._stating
+            if encoder is None:
+                encoder = self._stating = self._answers.stating(self._confirmation())
+        if self._is_soon:
+            body = data[body_at:frame_end]
+            self._is_full = not self._put_soon(
+                reader, header, _SERIALIZATIONS[serialization], batch.topic, body, properties, encoder
+            )
+            self._frame_end = frame_end
+            return True
+        if size > self._file_end - self._end:
             return False
         self._append(batch, data[body_at:frame_end], properties, size)
         if header.flag != _ONEWAY:
-            encoder = self._answers
-            if header.asks:
-                encoder = self._stating
-                if encoder is None:
-                    encoder = self._stating = self._answers.stating(self._confirmation())
             offset, physical = batch.next_offset - 1, self._end - size
             frame = encoder.frames.get(header.queue_id * 2 + serialization)
             answer = frame.answer(header.opaque, offset, physical) if frame is not None else b""
@@ -228,9 +255,12 @@ class Sends:
         ):
             return None
         queue = self._store.queues.by_key.get((topic, queue_id))
-        if queue is None or queue.extension is not None or queue.next_offset != queue.max_offset:
+        if not self._is_soon and (
+            queue is None or queue.extension is not None or queue.next_offset != queue.max_offset
+        ):
             return None
-        batch = queues[queue_id] = QueueBatch(config.topic_name, queue_id, queue, queue.next_offset)
+        first_offset = 0 if self._is_soon else queue.next_offset
+        batch = queues[queue_id] = QueueBatch(config.topic_name, queue_id, queue, first_offset)
         return batch
 
     def _properties(self, data: bytes) -> bytes | None:
@@ -247,6 +277,7 @@ class Sends:
         if (
             b"\0" in properties
             or _find(properties, b"TRAN_MSG\1") >= 0
+            or (self._is_soon and _value(properties, b"WAIT\1") == b"false")
             or (
                 b"DEL" in properties  # part of each name
                 and (
@@ -292,16 +323,14 @@ class Sends:
 
     def _code(self, properties: bytes) -> int:
         """The tags code of a message."""
-        at = _find(properties, b"TAGS\1")
-        if at < 0:
+        tags = _value(properties, b"TAGS\1")
+        if tags is None:
             return 0
-        end = properties.find(b"\2", at)
-        tags = properties[at:end] if end >= 0 else properties[at:]
         code = self._codes.get(tags)
         if code is None:
             if len(self._codes) >= _CODES_MAX:
                 self._codes.clear()
-            code = self._codes[tags] = tags_code(tags)
+            code = self._codes[tags] = tags_code(b"TAGS\1" + tags)
         return code
 
     def finish(self) -> dict[int, int]:
@@ -337,6 +366,16 @@ def _find(properties: bytes, name: bytes) -> int:
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(name, at + 1)
     return at
+
+
+def _value(properties: bytes, name: bytes) -> bytes | None:
+    """The value of the first property with this name."""
+    at = _find(properties, name)
+    if at < 0:
+        return None
+    at += len(name)
+    end = properties.find(b"\2", at)
+    return properties[at:end] if end >= 0 else properties[at:]
 
 
 def _without(properties: bytes, name: bytes) -> bytes:

@@ -54,6 +54,7 @@ Handler = Callable[["Connection", Command], Reply]
 
 _SEPARATE_BODY_BYTES: Final = 16_384  # bodies of at least this size are written as a separate buffer, without copying
 _UNREAD_BYTES_MAX: Final = 262_144  # of a lost connection that are still handled
+_BETWEEN_PLAIN: Final = 4  # frames that are decoded before the next is looked at as a plain send
 _DRAINED_AT_ONCE: Final = 8  # frames of a lost connection in one step
 _HTTP_STARTS: Final = (b"PRI ", b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"TRAC")
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -228,7 +229,7 @@ class Connection(asyncio.Protocol):
     def feed_plain(self, sends: PlainSends, until: float) -> None:
         """Let `sends` take what it can of the bytes that are held."""
         if self.held and self.limits.may_handle and not self.limits.backlog:
-            end = sends.feed(self.held, self.packed_host, until, self.out)
+            end = sends.feed(self.held, until, self)
             if end:
                 self.held = self.held[end:]
                 self.watch.frame_since = 0.0
@@ -242,6 +243,9 @@ class Connection(asyncio.Protocol):
         if self.out:
             self.flush()
         if limits.yielding or not limits.undecoded:  # it waits for its turn, or has had it
+            return
+        if not limits.may_handle:  # what was taken fills a limit; see `Requests.resume`
+            limits.update_reading()
             return
         data = self.held
         limits.undecoded = False
@@ -305,6 +309,7 @@ class Connection(asyncio.Protocol):
         while True:
             at_most = DECODED_AT_ONCE
             if reads is not None:
+                at_most = _BETWEEN_PLAIN
                 until = until or monotonic() + self._owner.fair_queue.quantum
                 if self._decoder.pending_bytes:
                     at_most = 1  # the rest of a frame; the frames after it may be plain sends

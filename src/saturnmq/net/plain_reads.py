@@ -24,7 +24,7 @@ from saturnmq.net.requests import OTHER_CODES
 class PlainSends(Protocol):
     """Code that takes plain sends before they are decoded: `hot/sends.py`."""
 
-    def feed(self, data: bytes, host: bytes, until: float, out: list[bytes]) -> int: ...
+    def feed(self, data: bytes, until: float, reader: PlainReader) -> int: ...
     def finish(self) -> dict[int, int]: ...
 
 
@@ -47,6 +47,10 @@ class PlainReader(Protocol):
     """What is used of a connection."""
 
     network: str
+    out: list[bytes]
+
+    @property
+    def packed_host(self) -> bytes: ...
 
     def feed_plain(self, sends: PlainSends, until: float) -> None: ...
     def end_plain(self) -> None: ...
@@ -78,15 +82,15 @@ class PlainReads:
     def _handle(self) -> None:
         waiting, self._waiting = self._waiting, []
         queue = self._owner.fair_queue
-        began, quantum, shared = monotonic(), queue.quantum, queue.shared
-        now = began if self._allowed else 0.0
+        began = now = monotonic()
+        quantum, shared = queue.quantum, queue.shared
         try:
-            for reader in waiting:
-                if not now or (shared and reader.network in queue.overdrawn):
+            for reader in waiting if self._allowed else ():
+                if shared and reader.network in queue.overdrawn:
                     continue
                 reader.feed_plain(self._sends, now + quantum)
+                before, now = now, monotonic()
                 if shared:
-                    before, now = now, monotonic()
                     queue.spend(reader.network, now - before)
         finally:
             self._finish(began)

@@ -5,8 +5,9 @@ A handler's first parameter is annotated with one of these groups; `table.bind` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 
 from saturnmq.acl.plain import PlainValidator
 from saturnmq.broker.requests.send_answer import SendAnswers
@@ -34,7 +35,7 @@ from saturnmq.store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class SendContext:
-    """For sends and messages sent back. cluster_suffix: the CLUSTER property, encoded."""
+    """For sends and messages sent back. cluster_suffix: the CLUSTER property, encoded. turns: numbers sends without a queue."""
 
     settings: BrokerSettings
     store: MessageStore
@@ -48,6 +49,7 @@ class SendContext:
     in_flight: InFlight
     cluster_suffix: str
     rejections: Rejections
+    turns: Iterator[int] = field(default_factory=count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,29 +5,104 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter_ns
 from types import ModuleType
+from typing import Protocol
 
 from saturnmq.broker.requests.context import SendContext
-from saturnmq.broker.requests.send import SMALL_BYTES, UNFLUSHED_BYTES
-from saturnmq.broker.requests.send_answer import confirmation_of
-from saturnmq.broker.services.admission import Admission
+from saturnmq.broker.requests.send import NOT_HOSTS, SMALL_BYTES, UNFLUSHED_BYTES, answer, born_host, complete
+from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
 from saturnmq.hot import compiled
+from saturnmq.net import Connection, Later
 from saturnmq.net.plain_reads import PlainSends
-from saturnmq.protocol.frames.command import FrameLimits
+from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization
+from saturnmq.protocol.message import Message
+from saturnmq.store import PutResult, PutStatus
+
+
+class SendHeader(Protocol):
+    """What is used of `hot.send_header.SendHeader`."""
+
+    code: int
+    opaque: int
+    flag: int
+    queue_id: int
+    sys_flag: int
+    message_flag: int
+    reconsume_times: int
+    born_ms: int
+
+
+class PlainRequest(Command):
+    """A send whose header is not kept: only its properties take memory until it is answered."""
+
+    __slots__ = ("properties_bytes",)
+    properties_bytes: int
+
+    @property
+    def header_bytes(self) -> int:
+        return self.properties_bytes
 
 
 def plain_sends(
-    context: SendContext, admission: Admission, limits: FrameLimits, module: ModuleType | None = None
+    context: SendContext, serves: Callable[[], bool], limits: FrameLimits, module: ModuleType | None = None
 ) -> PlainSends | None:
-    """What takes plain sends for a broker without access control that serves its clients alone; None without compiled code."""
+    """What takes plain sends for a broker without access control; None without compiled code.
+
+    serves: whether it takes requests of clients now, as any broker without a group does unless it is overloaded.
+    """
     module = module or compiled("sends")
     if module is None:
         return None
+    store, in_flight, settings = context.store, context.in_flight, context.settings
+
+    def put_soon(
+        connection: Connection,
+        header: SendHeader,
+        serialization: Serialization,
+        topic: str,
+        body: bytes,
+        properties: bytes,
+        answers: SendAnswers,
+    ) -> bool:
+        """Add the message to those that this event-loop iteration appends; it is answered when it is confirmed."""
+        message = Message(
+            topic, body, properties, header.queue_id, header.message_flag, header.sys_flag & NOT_HOSTS, header.born_ms,
+            born_host(connection), context.identity.store_host, header.reconsume_times,
+        )  # fmt: skip
+        request = PlainRequest(
+            header.code, body=body, opaque=header.opaque, flag=header.flag, serialization=serialization
+        )
+        request.properties_bytes = len(properties)
+        later, began_ns = Later(), perf_counter_ns()
+        in_flight.sends += 1
+
+        def completed(status: PutStatus, reason: str) -> None:
+            if message.store_bytes:
+                context.stats.put(topic, 1, message.store_bytes, perf_counter_ns() - began_ns)
+            reply: Command | bytes
+            if status is PutStatus.PUT_OK:
+                reply = answers.single_frame(
+                    serialization, request.opaque, message.queue_id, message.queue_offset, message.physical_offset
+                )
+            else:
+                failed = PutResult(status, reason=reason)
+                if message.store_bytes:
+                    failed.physical_offset, failed.queue_offset = message.physical_offset, message.queue_offset
+                reply = answer(context, request, failed, status, message.queue_id)
+            complete(context, later, reply)
+
+        store.put_soon(message, completed)
+        connection.respond(request, later)
+        return not connection.limits.full and in_flight.sends < settings.send_queue_max
+
     sends: PlainSends = module.Sends(
         context,
-        admission,
+        serves,
         limits,
         (SMALL_BYTES, UNFLUSHED_BYTES),
-        lambda: confirmation_of(context.store, waits=True),
+        lambda: confirmation_of(store, waits=True),
+        put_soon,
     )
     return sends

@@ -1,7 +1,7 @@
 """Sends (codes 10, 310, 320): the reference implementation for every kind of message.
 
-Works on extFields directly and creates few objects. `send_fast` answers most single messages and must leave the same bytes in
-the store and on the wire.
+Works on extFields directly and creates few objects. Compiled code takes most single messages before they come here
+(`plain_sends.py`), and must leave the same bytes in the store and on the wire.
 
 Requirements: SND-01..SND-16, BAT-04..BAT-06, API-10.
 """
@@ -152,7 +152,7 @@ def place_of(ctx: SendContext, connection: Connection, fields: SendFields) -> tu
         text = f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
     if queue_id < 0:
-        queue_id = ctx.stats.put_messages % max(config.write_queue_nums, 1)
+        queue_id = next(ctx.turns) % max(config.write_queue_nums, 1)
     return config, queue_id
 
 

@@ -26,8 +26,8 @@ from saturnmq.broker.requests import (
     relay,
     replies,
     runtime,
+    send,
     send_back,
-    send_fast,
     transactions,
 )
 from saturnmq.broker.requests.table_row import (
@@ -63,9 +63,9 @@ _DECIDE: Final = (Need(Right.PUB, Resource.MESSAGE, "commitLogOffset"),)
 
 ROUTES: Final = (
     # sends
-    CodeRoute(Code.SEND_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V1),
-    CodeRoute(Code.SEND_MESSAGE_V2, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
-    CodeRoute(Code.SEND_BATCH_MESSAGE, None, send_fast.send, _CHANGE, _LEADER, _PUB_V2),
+    CodeRoute(Code.SEND_MESSAGE, None, send.send, _CHANGE, _LEADER, _PUB_V1),
+    CodeRoute(Code.SEND_MESSAGE_V2, None, send.send, _CHANGE, _LEADER, _PUB_V2),
+    CodeRoute(Code.SEND_BATCH_MESSAGE, None, send.send, _CHANGE, _LEADER, _PUB_V2),
     CodeRoute(Code.SEND_REPLY_MESSAGE, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V1),
     CodeRoute(Code.SEND_REPLY_MESSAGE_V2, None, replies.send_reply, _CHANGE, _LEADER, _PUB_V2),
     CodeRoute(
