@@ -217,6 +217,19 @@ def records(broker: Broker) -> list[Any]:
 
 
 TWO_MESSAGES = encode_batch([BatchItem(b"one", b"KEYS\x01k", 3), BatchItem(b"two")])
+BATCHES = [
+    TWO_MESSAGES,
+    encode_batch([BatchItem(b"", b"TAGS\x01paid\x02", -1), BatchItem(bytes(5000), b"WAIT\x01false\x02CLUSTER\x01x")]),
+    encode_batch([BatchItem(b"one"), BatchItem(b"late", b"DELAY\x013")]),
+    encode_batch([BatchItem(b"one"), BatchItem(b"zero", b"KEYS\x01\0")]),
+    encode_batch([BatchItem(b"one"), BatchItem(b"\xff", b"A\x01\xff")]),
+    encode_batch([BatchItem(b"one"), BatchItem(b"long", b"A\x01" + b"x" * 32_740)]),
+    encode_batch([BatchItem(b"%d" % number) for number in range(40)]),
+    TWO_MESSAGES[:-1],
+    TWO_MESSAGES + b"\0",
+    TWO_MESSAGES[:3] + b"\x7f" + TWO_MESSAGES[4:],
+    TWO_MESSAGES[:16] + b"\xff\xff\xff\xf0" + TWO_MESSAGES[20:],
+]
 ODD: dict[str, list[str]] = {
     "a": ["producers", "absent"],
     "b": ["T", "T", "Wide", "New1", "New2", "a b", "", "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G", "absent"],
@@ -252,9 +265,9 @@ varied = st.tuples(
 sends = st.tuples(
     changes,
     st.lists(varied, min_size=1, max_size=3),
-    st.sampled_from([V2, V2, V2, V1, BATCH]),
+    st.sampled_from([V2, V2, V1, BATCH, BATCH]),
     st.sampled_from([0, 0, 2]),
-    st.sampled_from([b"body", b"", TWO_MESSAGES, b"\0\0\0\1"]),
+    st.sampled_from([b"body", b"", b"\0\0\0\1", *BATCHES]),
     st.sampled_from(Serialization),
 )
 
@@ -350,12 +363,12 @@ def test_damaged_frames_have_the_same_fate(pair: BrokerPair) -> None:
                     "e": str(random.randrange(4)),
                     "i": f"TAGS\x01t{number % 3}\x02KEYS\x01k{number}\x02WAIT\x01true",
                 },
-                code=random.choice([V1, V2]),
+                code=code,
                 flag=random.choice([0, 0, 0, 2]),
-                body=random.randbytes(random.randrange(40)),
+                body=random.choice(BATCHES) if code == BATCH else random.randbytes(random.randrange(40)),
                 serialization=random.choice(list(Serialization)),
             )
-            for number in range(random.randint(1, 6))
+            for number, code in enumerate(random.choices([V1, V2, BATCH], k=random.randint(1, 6)))
         ]
         data = bytearray(b"".join(frames))
         for _ in range(random.randrange(3)):
@@ -375,7 +388,10 @@ def test_damaged_frames_have_the_same_fate(pair: BrokerPair) -> None:
             [facts(answer, broker) for answer in answers]
             for answers, broker in zip(pair.fates(pieces), pair.brokers, strict=True)
         )
-        assert first == second, bytes(data)
+        if pair.brokers[
+            0
+        ].store.acknowledges_at_once:  # else the connection may be closed before the disk has the message
+            assert first == second, bytes(data)
         assert counters(pair.brokers[0]) == counters(pair.brokers[1]), bytes(data)
     one, other = (records(broker) for broker in pair.brokers)
     assert one == other

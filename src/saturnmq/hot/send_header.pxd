@@ -1,11 +1,12 @@
 cimport cython
+from saturnmq.hot.numbers cimport int16, int32
 
 cdef class SendHeader:
     cdef public Py_ssize_t fields_max, code, flag, opaque
     cdef public Py_ssize_t topic_at, topic_end, properties_at, properties_end
     cdef public Py_ssize_t queue_id, sys_flag, message_flag, reconsume_times
     cdef public Py_ssize_t born_ms
-    cdef public bint asks, properties_escaped, properties_plain
+    cdef public bint asks, is_batch, properties_escaped, properties_plain
     cdef Py_ssize_t _at
     cdef Py_ssize_t _fields, _letters, _members
     cdef bint _escaped, _high, _short, _long
@@ -34,16 +35,10 @@ cdef class SendHeader:
     @cython.locals(name=bytes, letter=Py_ssize_t, bit=Py_ssize_t, number=Py_ssize_t)
     cdef bint _field(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end, Py_ssize_t at, Py_ssize_t end) except -1
 
-@cython.locals(first=Py_ssize_t, second=Py_ssize_t, value=Py_ssize_t)
-cdef Py_ssize_t _int16(bytes data, Py_ssize_t at) except? -1
-
-@cython.locals(first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t, value=Py_ssize_t)
-cdef Py_ssize_t _int32(bytes data, Py_ssize_t at) except? -1
-
 @cython.locals(value=Py_ssize_t, byte=Py_ssize_t, position=Py_ssize_t)
 cdef Py_ssize_t _digits(bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 
-cdef Py_ssize_t _V1, _V2, _ONEWAY, _INT32_MAX, _DIGITS_MAX, _FIXED_BYTES
+cdef Py_ssize_t _V1, _V2, _BATCH, _ONEWAY, _INT32_MAX, _DIGITS_MAX, _FIXED_BYTES
 cdef Py_ssize_t _A, _B, _E, _F, _G, _H, _I, _J, _M, _N
 cdef Py_ssize_t _CODE, _EXT, _FLAG, _LANGUAGE, _OPAQUE, _REMARK, _SERIALIZATION, _VERSION
 cdef dict _LETTERS

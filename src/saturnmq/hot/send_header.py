@@ -1,20 +1,22 @@
 """Reads the header of a plain send request, in either serialization, without building objects for its fields.
 
-A plain send is one message for a queue that its header names, with every field as a client of RocketMQ writes it: no repeated or
-unknown field, no number out of range, no escape but those of the separators of properties. `read` accepts exactly headers for
-which the reference implementation (`protocol/frames/command.py`, `broker/requests/send.py`) reads the same values; any other
-header is left to that.
+A plain send is one message, or a batch, for a queue that its header names, with every field as a client of RocketMQ writes it: no
+repeated or unknown field, no number out of range, no escape but those of the separators of properties. `read` accepts exactly
+headers for which the reference implementation (`protocol/frames/command.py`, `broker/requests/send.py`) reads the same values; any
+other header is left to that.
 
 Python without types: `send_header.pxd` declares them for Cython. Compiled, each read of a byte is checked against the frame's end.
 """
 
 from __future__ import annotations
 
+from saturnmq.hot.numbers import int16, int32
 from saturnmq.protocol.codes import CONFIRMATION_FIELD, RequestCode
 from saturnmq.protocol.headers.send_fields import SEND_V2_BY_V1
 
 _V1 = int(RequestCode.SEND_MESSAGE)
 _V2 = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _LETTERS = {name.encode(): ord(letter) for name, letter in SEND_V2_BY_V1.items()}
 _CONFIRMATION = CONFIRMATION_FIELD.encode()
 _ONEWAY = 2  # CommandFlag.ONEWAY
@@ -32,7 +34,8 @@ class SendHeader:
     """The values of the last header that `read` accepted.
 
     topic and properties are positions in the frame; properties_escaped: the separators of properties are written as JSON escapes;
-    properties_plain: all its bytes are ASCII. asks: the sender asks how its message is confirmed.
+    properties_plain: all its bytes are ASCII. asks: the sender asks how its message is confirmed. is_batch: the body holds
+    messages.
     """
 
     def __init__(self, fields_max: int) -> None:
@@ -42,7 +45,7 @@ class SendHeader:
         self.topic_at = self.topic_end = self.properties_at = self.properties_end = 0
         self.queue_id = self.sys_flag = self.message_flag = self.reconsume_times = 0
         self.born_ms = 0
-        self.asks = self.properties_escaped = False
+        self.asks = self.properties_escaped = self.is_batch = False
         self.properties_plain = True
         self._at = 0  # of the next byte
         self._fields = self._letters = self._members = 0
@@ -53,15 +56,19 @@ class SendHeader:
         """Whether the header in data[at:end] is that of a plain send; the attributes have its values then."""
         self._fields = self._letters = self._members = 0
         self.flag = self.properties_at = self.properties_end = self.reconsume_times = 0
-        self.asks = self.properties_escaped = self._short = self._long = False
+        self.asks = self.properties_escaped = self.is_batch = self._short = self._long = False
         self.properties_plain = True
         if not (self._read_json(data, at, end) if serialization == 0 else self._read_binary(data, at, end)):
             return False
+        if self.code == _BATCH:
+            self.is_batch = True
         required = 1 << (_B - _A) | 1 << (_E - _A) | 1 << (_F - _A) | 1 << (_G - _A) | 1 << (_H - _A) | 1
         return (
             self._letters & required == required
             and (self.flag == 0 or self.flag == _ONEWAY)
-            and ((self.code == _V2 and not self._long) or (self.code == _V1 and not self._short))
+            and (
+                ((self.code == _V2 or self.code == _BATCH) and not self._long) or (self.code == _V1 and not self._short)
+            )
             and self._fields <= self.fields_max
         )
 
@@ -200,11 +207,11 @@ class SendHeader:
     def _read_binary(self, data: bytes, at: int, end: int) -> bool:
         if end - at < _FIXED_BYTES:
             return False
-        self.code = _int16(data, at)
-        self.opaque = _int32(data, at + 5)
-        self.flag = _int32(data, at + 9)
+        self.code = int16(data, at)
+        self.opaque = int32(data, at + 5)
+        self.flag = int32(data, at + 9)
         if (
-            _int32(data, at + 13) != 0 or _int32(data, at + 17) != end - at - _FIXED_BYTES
+            int32(data, at + 13) != 0 or int32(data, at + 17) != end - at - _FIXED_BYTES
         ):  # a remark, or bytes after the fields
             return False
         at += _FIXED_BYTES
@@ -212,11 +219,11 @@ class SendHeader:
             if end - at < 6:
                 return False
             key_at = at + 2
-            key_end = key_at + _int16(data, at)
+            key_end = key_at + int16(data, at)
             if key_end < key_at or key_end + 4 > end:
                 return False
             value_at = key_end + 4
-            value_bytes = _int32(data, key_end)
+            value_bytes = int32(data, key_end)
             if value_bytes < 0 or value_bytes > end - value_at:
                 return False
             at = value_at + value_bytes
@@ -265,7 +272,8 @@ class SendHeader:
             self.topic_at, self.topic_end = at, end
             return end > at
         if letter == _M:
-            return data[at:end] == b"false"
+            self.is_batch = data[at:end] == b"true"
+            return self.is_batch or data[at:end] == b"false"
         if letter == _G:
             self.born_ms = _digits(data, at, end)
             return self.born_ms >= 0
@@ -282,18 +290,6 @@ class SendHeader:
             else:
                 self.reconsume_times = number
         return True
-
-
-def _int16(data: bytes, at: int) -> int:
-    first, second = data[at], data[at + 1]
-    value = first << 8 | second
-    return value if value < 0x8000 else value - 0x10000
-
-
-def _int32(data: bytes, at: int) -> int:
-    first, second, third, fourth = data[at], data[at + 1], data[at + 2], data[at + 3]
-    value = first << 24 | second << 16 | third << 8 | fourth
-    return value if value < 0x80000000 else value - 0x100000000
 
 
 def _digits(data: bytes, at: int, end: int) -> int:

@@ -1,16 +1,17 @@
 cimport cython
 from saturnmq.hot.answer_frame cimport AnswerFrame
+from saturnmq.hot.numbers cimport int32, put32, put64
 from saturnmq.hot.send_header cimport SendHeader
 
 cdef Py_ssize_t _ONEWAY, _TRANSACTION, _HOSTS_V4, _FIXED_BYTES, _PROPERTIES_MAX, _CLOCK_FRAMES, _CODES_MAX
-cdef Py_ssize_t _PREFIX_BYTES, _HOST_BYTES
+cdef Py_ssize_t _PREFIX_BYTES, _HOST_BYTES, _BATCH_MAX, _ENTRY_BYTES
 cdef Py_ssize_t _AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYSICAL, _AT_SYS_FLAG, _AT_BORN_MS
 cdef Py_ssize_t _AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES
 cdef tuple _SERIALIZATIONS
 
 cdef class QueueBatch:
     cdef readonly object topic, queue
-    cdef readonly Py_ssize_t queue_id, first_offset, next_offset, bytes
+    cdef readonly Py_ssize_t queue_id, first_offset, next_offset, bytes, requests
     cdef readonly bytes topic_block
     cdef readonly list units
 
@@ -34,8 +35,11 @@ cdef class Sends:
     @cython.locals(head=bytearray)
     cdef bint _begin(self) except -1
 
-    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, frame=AnswerFrame, answer=bytes, offset=Py_ssize_t, physical=Py_ssize_t)
+    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, first=Py_ssize_t)
     cdef bint _take(self, bytes data, Py_ssize_t at, object reader, list answers) except -1
+
+    @cython.locals(header=SendHeader, frame=AnswerFrame, answer=bytes, offset=Py_ssize_t, physical=Py_ssize_t)
+    cdef bytes _answer(self, object encoder, Py_ssize_t serialization, QueueBatch batch, Py_ssize_t first)
 
     @cython.locals(queues=dict, batch=QueueBatch)
     cdef QueueBatch _batch_of(self, bytes name, Py_ssize_t queue_id)
@@ -43,24 +47,22 @@ cdef class Sends:
     @cython.locals(header=SendHeader, properties=bytes, at=Py_ssize_t, end=Py_ssize_t)
     cdef bytes _properties(self, bytes data)
 
+    @cython.locals(entries=list, room=Py_ssize_t, total=Py_ssize_t, flag=Py_ssize_t, body_bytes=Py_ssize_t, body_end=Py_ssize_t, properties_at=Py_ssize_t, properties_end=Py_ssize_t, first=Py_ssize_t, second=Py_ssize_t, size=Py_ssize_t, properties=bytes)
+    cdef bint _append_entries(self, QueueBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end, bytes common) except -1
+
     @cython.locals(header=SendHeader, head=bytearray, end=Py_ssize_t, at=Py_ssize_t, properties_bytes=Py_ssize_t, record=bytes)
-    cdef int _append(self, QueueBatch batch, bytes body, bytes properties, Py_ssize_t size) except -1
+    cdef int _append(self, QueueBatch batch, bytes body, bytes properties, Py_ssize_t size, Py_ssize_t flag, Py_ssize_t reconsume_times) except -1
 
     @cython.locals(tags=bytes)
     cdef object _code(self, bytes properties)
 
-    @cython.locals(batch=QueueBatch, batches=list, messages=Py_ssize_t, count=Py_ssize_t, elapsed_ns=Py_ssize_t, taken=dict)
+    @cython.locals(batch=QueueBatch, batches=list, requests=Py_ssize_t, elapsed_ns=Py_ssize_t, each_ns=Py_ssize_t, taken=dict)
     cpdef dict finish(self)
 
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t _find(bytes properties, bytes name) except? -1
 
-@cython.locals(first=Py_ssize_t, second=Py_ssize_t, third=Py_ssize_t, fourth=Py_ssize_t)
-cdef Py_ssize_t _uint32(bytes data, Py_ssize_t at) except? -1
-
-cdef int _put32(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
-
-cdef int _put64(bytearray head, Py_ssize_t at, Py_ssize_t value) except -1
+cdef bint _is_delayed(bytes properties) except -1
 
 @cython.locals(at=Py_ssize_t, end=Py_ssize_t)
 cdef bytes _value(bytes properties, bytes name)

@@ -26,10 +26,18 @@ from time import monotonic, perf_counter_ns
 from typing import Any
 from zlib import crc32
 
+from saturnmq.hot.numbers import int32, put32, put64
 from saturnmq.hot.send_header import SendHeader
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, TRANSACTION_MASK, CommandFlag, SysFlag
 from saturnmq.protocol.frames.command import Serialization
-from saturnmq.protocol.message import MESSAGE_MAGIC, PROPERTIES_BYTES_MAX, RECORD_FIXED_BYTES, RECORD_V4, pack_host
+from saturnmq.protocol.message import (
+    BATCH_MESSAGES_MAX,
+    MESSAGE_MAGIC,
+    PROPERTIES_BYTES_MAX,
+    RECORD_FIXED_BYTES,
+    RECORD_V4,
+    pack_host,
+)
 from saturnmq.protocol.properties import tags_code
 
 _ONEWAY = int(CommandFlag.ONEWAY)
@@ -37,6 +45,8 @@ _TRANSACTION = int(TRANSACTION_MASK)
 _HOSTS_V4 = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _FIXED_BYTES = RECORD_FIXED_BYTES
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
+_BATCH_MAX = BATCH_MESSAGES_MAX
+_ENTRY_BYTES = 20  # of a message of a batch before its body; two bytes follow it
 _CLOCK_FRAMES = 16  # between two looks at the clock
 _CODES_MAX = 10_000
 _PREFIX_BYTES = 8  # of a frame before its header
@@ -65,7 +75,7 @@ class QueueBatch:
         self.topic, self.queue_id, self.queue = topic, queue_id, queue
         self.topic_block = bytes((len(raw),)) + raw
         self.first_offset = self.next_offset = next_offset
-        self.bytes = 0
+        self.bytes = self.requests = 0
         self.units: list[tuple[int, int, int]] = []
 
 
@@ -98,7 +108,7 @@ class Sends:
         self._header = SendHeader(limits.ext_fields_max)
         self._suffix = context.cluster_suffix.encode()
         self._head = bytearray(RECORD_V4.size)
-        _put32(self._head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
+        put32(self._head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
         self._host = b""
         self._store_host: Any = None
         self._codes: dict[bytes, int] = {}
@@ -165,7 +175,7 @@ class Sends:
         self._store_ms = self._store.next_store_ms()
         self._indexed = self._store.index_queue is not None
         head = self._head
-        _put64(head, _AT_STORE_MS, self._store_ms)
+        put64(head, _AT_STORE_MS, self._store_ms)
         if context.identity.store_host is not self._store_host:
             self._store_host = context.identity.store_host
             head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = pack_host(self._store_host)
@@ -177,9 +187,9 @@ class Sends:
         end = len(data)
         if end - at < _PREFIX_BYTES:
             return False
-        length = _uint32(data, at)
+        length = int32(data, at)
         serialization = data[at + 4]
-        header_bytes = _uint32(data, at + 4) & 0xFFFFFF
+        header_bytes = int32(data, at + 4) & 0xFFFFFF
         header_at = at + _PREFIX_BYTES
         body_at = header_at + header_bytes
         frame_end = at + 4 + length
@@ -201,7 +211,6 @@ class Sends:
         if properties is None:
             return False
         body_bytes = frame_end - body_at
-        size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
         if body_bytes > self._body_bytes_max or (
             body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
@@ -218,22 +227,40 @@ class Sends:
             )
             self._frame_end = frame_end
             return True
-        if size > self._file_end - self._end:
-            return False
-        self._append(batch, data[body_at:frame_end], properties, size)
+        first = len(batch.units)
+        if header.is_batch:
+            if not self._append_entries(batch, data, body_at, frame_end, properties):
+                return False
+        else:
+            size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
+            if size > self._file_end - self._end:
+                return False
+            self._append(batch, data[body_at:frame_end], properties, size, header.message_flag, header.reconsume_times)
+        batch.requests += 1
         if header.flag != _ONEWAY:
-            offset, physical = batch.next_offset - 1, self._end - size
-            frame = encoder.frames.get(header.queue_id * 2 + serialization)
-            answer = frame.answer(header.opaque, offset, physical) if frame is not None else b""
-            answers.append(
-                answer
-                or encoder.single_frame(
-                    _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, physical
-                )
-            )
+            answers.append(self._answer(encoder, serialization, batch, first))
         self._frame_end = frame_end
         self._taken[header.code] = self._taken.get(header.code, 0) + 1
         return True
+
+    def _answer(self, encoder: Any, serialization: int, batch: QueueBatch, first: int) -> bytes:
+        """The answer to a send whose messages are the last ones of the batch, from the unit `first` on."""
+        header = self._header
+        offset = batch.first_offset + first
+        if header.is_batch:
+            offsets = [unit[0] for unit in batch.units[first:]]
+            answer: bytes = encoder.batch(
+                _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, offsets
+            )
+            return answer
+        physical = batch.units[first][0]
+        frame = encoder.frames.get(header.queue_id * 2 + serialization)
+        answer = frame.answer(header.opaque, offset, physical) if frame is not None else b""
+        if not answer:
+            answer = encoder.single_frame(
+                _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, physical
+            )
+        return answer
 
     def _batch_of(self, name: bytes, queue_id: int) -> QueueBatch | None:
         """The batch of a queue; None if a send to it is not plain."""
@@ -277,35 +304,69 @@ class Sends:
         if (
             b"\0" in properties
             or _find(properties, b"TRAN_MSG\1") >= 0
-            or (self._is_soon and _value(properties, b"WAIT\1") == b"false")
-            or (
-                b"DEL" in properties  # part of each name
-                and (
-                    _find(properties, b"DELAY\1") >= 0
-                    or _find(properties, b"TIMER_DELIVER_MS\1") >= 0
-                    or _find(properties, b"TIMER_DELAY_MS\1") >= 0
-                    or _find(properties, b"TIMER_DELAY_SEC\1") >= 0
-                )
-            )
+            or (self._is_soon and (header.is_batch or _value(properties, b"WAIT\1") == b"false"))
+            or _is_delayed(properties)
         ):
             return None
-        properties = _without(_without(properties, b"WAIT\1"), b"CLUSTER\1")
+        if not header.is_batch:
+            properties = _without(properties, b"WAIT\1")
+        properties = _without(properties, b"CLUSTER\1")
         properties += self._suffix[1:] if not properties or properties[-1] == 2 else self._suffix
         return properties if len(properties) <= _PROPERTIES_MAX else None
 
-    def _append(self, batch: QueueBatch, body: bytes, properties: bytes, size: int) -> None:
-        """Write the record, and remember what follows from it until the end of the read."""
+    def _append_entries(self, batch: QueueBatch, data: bytes, at: int, end: int, common: bytes) -> bool:
+        """Append the messages of a batch in data[at:end]; False, without effect, if one of them is not plain.
+
+        common: the properties that each of them gets.
+        """
+        entries: list[tuple[int, int, int, bytes]] = []
+        room = self._file_end - self._end
+        while at < end:
+            if end - at < _ENTRY_BYTES + 2 or len(entries) >= _BATCH_MAX:
+                return False
+            total, flag, body_bytes = int32(data, at), int32(data, at + 12), int32(data, at + 16)
+            if body_bytes < 0 or body_bytes > end - at - _ENTRY_BYTES - 2:
+                return False
+            body_end = at + _ENTRY_BYTES + body_bytes
+            properties_at = body_end + 2
+            first, second = data[body_end], data[body_end + 1]
+            properties_end = properties_at + (first << 8 | second)
+            if properties_end > end or total != properties_end - at:
+                return False
+            properties = data[properties_at:properties_end]
+            if b"\0" in properties or _is_delayed(properties):
+                return False
+            if properties and properties[-1] != 2:
+                properties += b"\2"
+            properties += common
+            size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
+            room -= size
+            if room < 0 or len(properties) > _PROPERTIES_MAX:
+                return False
+            entries.append((at + _ENTRY_BYTES, body_end, flag, properties))
+            at = properties_end
+        if len(common) * len(entries) > self._body_bytes_max:
+            return False
+        for at, body_end, flag, properties in entries:
+            size = _FIXED_BYTES - 1 + body_end - at + len(batch.topic_block) + len(properties)
+            self._append(batch, data[at:body_end], properties, size, flag, 0)
+        return len(entries) > 0
+
+    def _append(
+        self, batch: QueueBatch, body: bytes, properties: bytes, size: int, flag: int, reconsume_times: int
+    ) -> None:
+        """Write the record, and remember what follows from it until `finish`."""
         header, head, end = self._header, self._head, self._end
-        _put32(head, _AT_SIZE, size)
-        _put32(head, _AT_CRC, crc32(body) & 0x7FFFFFFF)
-        _put32(head, _AT_QUEUE_ID, header.queue_id)
-        _put32(head, _AT_FLAG, header.message_flag)
-        _put64(head, _AT_QUEUE_OFFSET, batch.next_offset)
-        _put64(head, _AT_PHYSICAL, end)
-        _put32(head, _AT_SYS_FLAG, header.sys_flag & _HOSTS_V4)
-        _put64(head, _AT_BORN_MS, header.born_ms)
-        _put32(head, _AT_RECONSUME, header.reconsume_times)
-        _put32(head, _AT_BODY_BYTES, len(body))
+        put32(head, _AT_SIZE, size)
+        put32(head, _AT_CRC, crc32(body) & 0x7FFFFFFF)
+        put32(head, _AT_QUEUE_ID, header.queue_id)
+        put32(head, _AT_FLAG, flag)
+        put64(head, _AT_QUEUE_OFFSET, batch.next_offset)
+        put64(head, _AT_PHYSICAL, end)
+        put32(head, _AT_SYS_FLAG, header.sys_flag & _HOSTS_V4)
+        put64(head, _AT_BORN_MS, header.born_ms)
+        put32(head, _AT_RECONSUME, reconsume_times)
+        put32(head, _AT_BODY_BYTES, len(body))
         properties_bytes = len(properties)
         record = b"".join(
             (head, body, batch.topic_block, bytes((properties_bytes >> 8, properties_bytes & 0xFF)), properties)
@@ -350,13 +411,13 @@ class Sends:
             return taken
         shares = [(batch.topic, batch.queue_id, batch.queue, batch.first_offset, batch.units) for batch in batches]
         self._store.fill_space(self._end, shares, records, sums)
-        messages = 0
+        requests = 0
         for batch in batches:
-            messages += len(batch.units)
-        self._store.append_watch.note(elapsed_ns / 1e9, messages)
+            requests += batch.requests
+        self._store.append_watch.note(elapsed_ns / 1e9, requests)
         for batch in batches:
-            count = len(batch.units)
-            self._context.stats.put(batch.topic, count, batch.bytes, elapsed_ns // messages, requests=count)
+            each_ns = elapsed_ns // requests
+            self._context.stats.put(batch.topic, len(batch.units), batch.bytes, each_ns, requests=batch.requests)
         return taken
 
 
@@ -366,6 +427,16 @@ def _find(properties: bytes, name: bytes) -> int:
     while at > 0 and properties[at - 1] != 2:
         at = properties.find(name, at + 1)
     return at
+
+
+def _is_delayed(properties: bytes) -> bool:
+    """Whether a property delays the message."""
+    return b"DEL" in properties and (  # part of each name
+        _find(properties, b"DELAY\1") >= 0
+        or _find(properties, b"TIMER_DELIVER_MS\1") >= 0
+        or _find(properties, b"TIMER_DELAY_MS\1") >= 0
+        or _find(properties, b"TIMER_DELAY_SEC\1") >= 0
+    )
 
 
 def _value(properties: bytes, name: bytes) -> bytes | None:
@@ -385,20 +456,3 @@ def _without(properties: bytes, name: bytes) -> bytes:
         return properties
     end = properties.find(b"\2", at)
     return properties[: max(at - 1, 0)] if end < 0 else properties[:at] + properties[end + 1 :]
-
-
-def _uint32(data: bytes, at: int) -> int:
-    first, second, third, fourth = data[at], data[at + 1], data[at + 2], data[at + 3]
-    return first << 24 | second << 16 | third << 8 | fourth
-
-
-def _put32(head: bytearray, at: int, value: int) -> None:
-    head[at] = value >> 24 & 0xFF
-    head[at + 1] = value >> 16 & 0xFF
-    head[at + 2] = value >> 8 & 0xFF
-    head[at + 3] = value & 0xFF
-
-
-def _put64(head: bytearray, at: int, value: int) -> None:
-    _put32(head, at, value >> 32)
-    _put32(head, at + 4, value & 0xFFFFFFFF)
