@@ -169,7 +169,7 @@ def plain_sends_of(broker: Broker, way: str) -> PlainSends:
     module = hot_module("sends", way)
     if way == "interpreted":
         module.SendHeader = hot_module("send_header", way).SendHeader
-    sends = plain_sends(broker._send_context, broker._takes_sends, broker._server.frame_limits, module)
+    sends = plain_sends(broker._send_context, broker.admission, broker.dledger, broker._server.frame_limits, module)
     assert sends is not None
     return sends
 
@@ -450,6 +450,16 @@ def test_properties_in_any_order_take_fast_path(pair: BrokerPair, code: int, ser
     assert_fast(pair, called, [*range(1, len(frames) + 1)])
     one, other = ([row for row in records(broker) if row[0] == "Real"] for broker in pair.brokers)
     assert one == other and len(one) >= len(frames)
+
+
+@pytest.mark.spec("LIM-10")
+def test_more_sends_than_may_be_in_flight_are_all_answered_in_order(pair: BrokerPair) -> None:
+    pair.exchange([request_frame(queue_id, {"b": "Many", "e": str(queue_id)}) for queue_id in range(4)], 4)
+    assert pair.brokers[0]._server.settings.in_flight_max < 1000
+    for answers in pair.exchange([request_frame(number, {"b": "Many"}) for number in range(1000)], 1000):
+        assert [answer.code for answer in answers] == [0] * 1000
+        offsets = [int(answer.ext["queueOffset"]) for answer in answers]
+        assert offsets == list(range(offsets[0], offsets[0] + 1000))
 
 
 @pytest.mark.spec("SND-13")

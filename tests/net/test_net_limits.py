@@ -410,7 +410,7 @@ async def test_connection_at_in_flight_limit_is_not_read() -> None:
             while len(answers) < 10:
                 answers += decoder.feed(await reader.read(65536))
             assert {a.code for a in answers} == {0}  # none was rejected
-            assert (connection.in_flight, connection.in_flight_bytes, p.server.request_memory.used) == (0, 0, 0)
+            assert (connection.in_flight, connection.limits.in_flight_bytes, p.server.request_memory.used) == (0, 0, 0)
             assert not connection.read_paused
             writer.close()
 
@@ -445,12 +445,12 @@ async def test_header_fields_count_towards_bytes_in_flight_of_a_connection() -> 
         writer.write(b"".join(encode_frame(command) for command in long_headers() * 3))
         await until(lambda: len(seen) == 4)  # 160,000 bytes each
         (connection,) = p.server.connections
-        assert connection.read_paused and 640_000 <= connection.in_flight_bytes < 650_000
+        assert connection.read_paused and 640_000 <= connection.limits.in_flight_bytes < 650_000
         release.set()
         decoder, answers = FrameDecoder(), list[Command]()
         while len(answers) < 6:
             answers += decoder.feed(await reader.read(65536))
-        assert (len(seen), connection.in_flight_bytes, p.server.request_memory.used) == (6, 0, 0)
+        assert (len(seen), connection.limits.in_flight_bytes, p.server.request_memory.used) == (6, 0, 0)
         writer.close()
 
 

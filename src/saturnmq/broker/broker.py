@@ -252,17 +252,13 @@ class Broker:
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
         if not self._access.enabled and self.ha_slave is None:
-            sends = plain_sends(self._send_context, self._takes_sends, self._server.frame_limits)
+            sends = plain_sends(self._send_context, self.admission, self.dledger, self._server.frame_limits)
             for server in (self._server, self._fast):
                 server.take_plain(sends)
         self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)
         self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:
             set_log_level(self.settings.log_level)
-
-    def _takes_sends(self) -> bool:
-        """Whether sends are served now, as far as one has not to be looked at for that."""
-        return not self.admission.rejected and (self.dledger is None or self.dledger.takes_all)
 
     def _reject(self, codes: frozenset[int]) -> None:
         """Answer these codes with SYSTEM_BUSY (SND-16), all others by their handlers."""

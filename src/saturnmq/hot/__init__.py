@@ -1,8 +1,8 @@
 """Compiled code for the hot path: what a broker does for each plain send and each index entry.
 
-The modules are Python, compiled by Cython where a compiler was at hand when the package was built (`setup.py`). Uncompiled they are
-slower than the reference implementation, so that they are only used compiled. SATURNMQ_PURE=1 leaves them out, SATURNMQ_PURE=0
-demands them.
+The modules are Python, compiled by Cython where a compiler was at hand when the package was built (`setup.py`). Those that are
+slower uncompiled than a reference implementation are only used compiled (`compiled`). SATURNMQ_PURE=1 leaves the compiled files
+out, SATURNMQ_PURE=0 demands them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,30 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from importlib.machinery import EXTENSION_SUFFIXES
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 PURE: Final = "SATURNMQ_PURE"
+
+
+class _Sources(MetaPathFinder):
+    """Finds the sources of this package's modules, though compiled files lie beside them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        source = Path(__file__).with_name(f"{name}.py")
+        return importlib.util.spec_from_file_location(fullname, source) if package == __name__ else None
+
+
+if os.environ.get(PURE) == "1":
+    sys.meta_path.insert(0, _Sources())
 
 
 def is_compiled(name: str = "sends") -> bool:

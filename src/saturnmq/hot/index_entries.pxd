@@ -1,10 +1,17 @@
 cimport cython
 
 cdef Py_ssize_t _SIGN, _U32, _SPACE, _HEADER_BYTES, _SLOT_BYTES, _ENTRY_BYTES, _SECONDS_MAX
+cdef Py_ssize_t _WAITING_BYTES, _KEY_BYTES
 cdef bytes _UNIQUE_KEY, _KEYS
 
 @cython.locals(count=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t, value=Py_ssize_t, words=Py_ssize_t, start=Py_ssize_t)
 cpdef bint add_hashes(list items, Py_ssize_t prefix, bytes properties, physical_offset, store_ms, Py_ssize_t words_max) except -1
+
+@cython.locals(keys=Py_ssize_t)
+cpdef Py_ssize_t weight_of(bytes properties, Py_ssize_t words_max) except -1
+
+@cython.locals(count=Py_ssize_t, weight=Py_ssize_t)
+cpdef tuple weigh(list records, Py_ssize_t count_max, Py_ssize_t weight_max, Py_ssize_t words_max)
 
 @cython.locals(at=Py_ssize_t, value_at=Py_ssize_t)
 cdef Py_ssize_t _last(bytes properties, bytes name) except? -1

@@ -19,6 +19,8 @@ _HEADER_BYTES = 40
 _SLOT_BYTES = 4
 _ENTRY_BYTES = 20
 _SECONDS_MAX = 0x7FFFFFFF
+_WAITING_BYTES = 100  # memory that a waiting record takes beside its properties
+_KEY_BYTES = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
 
 
 def add_hashes(
@@ -61,6 +63,21 @@ def add_hashes(
             items.append((value, physical_offset, store_ms))
             words += 1
     return True
+
+
+def weight_of(properties: bytes, words_max: int) -> int:
+    """Memory of a waiting record, bytes; more for one whose keys take long to index."""
+    keys = properties.count(b" ") if b" " in properties else 0
+    return len(properties) + _WAITING_BYTES + _KEY_BYTES * (keys if keys < words_max else words_max)
+
+
+def weigh(records: list[Any], count_max: int, weight_max: int, words_max: int) -> tuple[int, int]:
+    """Number and weight of the first records, up to the one that reaches the limit of either."""
+    count = weight = 0
+    while count < count_max and weight < weight_max:
+        weight += weight_of(records[count][1], words_max)
+        count += 1
+    return count, weight
 
 
 def _last(properties: bytes, name: bytes) -> int:

@@ -17,7 +17,7 @@ cdef class SendHeader:
     @cython.locals(key_end=Py_ssize_t)
     cdef bint _read_json(self, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
-    @cython.locals(name=bytes, member=Py_ssize_t)
+    @cython.locals(name=bytes, member=Py_ssize_t, length=Py_ssize_t)
     cdef bint _read_member(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end, Py_ssize_t end) except -1
 
     @cython.locals(key_at=Py_ssize_t, key_end=Py_ssize_t, value_at=Py_ssize_t)

@@ -101,25 +101,33 @@ class SendHeader:
     def _read_member(self, data: bytes, key_at: int, key_end: int, end: int) -> bool:
         """Read the value of a member of the header whose name is data[key_at:key_end]."""
         name = data[key_at:key_end]
+        length = key_end - key_at
         member = 0
-        if name == b"code":
+        if length == 4 and name == b"code":
             member = _CODE
             self.code = self._number(data, end)
-        elif name == b"opaque":
+            if self.code != _V2 and self.code != _V1 and self.code != _BATCH:
+                return False
+        elif length == 6 and name == b"opaque":
             member = _OPAQUE
             self.opaque = self._number(data, end)
-        elif name == b"flag":
+        elif length == 4 and name == b"flag":
             member = _FLAG
             self.flag = self._number(data, end)
-        elif name == b"version":
+        elif length == 7 and name == b"version":
             member = _VERSION
             self._number(data, end)
-        elif name == b"extFields":
+        elif length == 9 and name == b"extFields":
             member = _EXT
             if not self._read_fields(data, end):
                 return False
-        elif name == b"language" or name == b"serializeTypeCurrentRPC" or name == b"remark":
-            member = _LANGUAGE if name == b"language" else _REMARK if name == b"remark" else _SERIALIZATION
+        else:
+            if name == b"language":
+                member = _LANGUAGE
+            elif name == b"serializeTypeCurrentRPC":
+                member = _SERIALIZATION
+            elif name == b"remark":
+                member = _REMARK
             if not self._skip_text(data, end) or self._escaped or self._high:
                 return False
         if member == 0 or self._members & member or self._at < 0:
@@ -208,6 +216,8 @@ class SendHeader:
         if end - at < _FIXED_BYTES:
             return False
         self.code = int16(data, at)
+        if self.code != _V2 and self.code != _V1 and self.code != _BATCH:
+            return False
         self.opaque = int32(data, at + 5)
         self.flag = int32(data, at + 9)
         if (

@@ -19,13 +19,14 @@ cdef class Sends:
     cdef object _context, _serves, _put_soon, _store, _confirmation, _space, _answers, _stating
     cdef Py_ssize_t _small_bytes, _unflushed_bytes, _length_max, _header_bytes_max, _body_bytes_max
     cdef SendHeader _header
-    cdef bytes _suffix, _host
+    cdef bytes _suffix, _host, _tags
     cdef object _store_host
-    cdef bytearray _head
+    cdef bytearray _head, _length
     cdef dict _codes, _topics
     cdef list _records, _sums
     cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
-    cdef bint _has_sums, _indexed, _is_open, _is_soon, _is_full
+    cdef Py_ssize_t _wait_at, _wait_end
+    cdef bint _has_cluster, _has_sums, _indexed, _is_open, _is_soon, _is_full
     cdef dict _taken
     cdef Py_ssize_t _began_ns
 
@@ -44,17 +45,19 @@ cdef class Sends:
     @cython.locals(queues=dict, batch=QueueBatch)
     cdef QueueBatch _batch_of(self, bytes name, Py_ssize_t queue_id)
 
-    @cython.locals(header=SendHeader, properties=bytes, at=Py_ssize_t, end=Py_ssize_t)
+    @cython.locals(header=SendHeader, properties=bytes)
     cdef bytes _properties(self, bytes data)
 
-    @cython.locals(entries=list, room=Py_ssize_t, total=Py_ssize_t, flag=Py_ssize_t, body_bytes=Py_ssize_t, body_end=Py_ssize_t, properties_at=Py_ssize_t, properties_end=Py_ssize_t, first=Py_ssize_t, second=Py_ssize_t, size=Py_ssize_t, properties=bytes)
+    @cython.locals(at=Py_ssize_t, end=Py_ssize_t, start=Py_ssize_t, first=Py_ssize_t)
+    cdef bint _look_through(self, bytes properties) except -1
+
+    @cython.locals(entries=list, room=Py_ssize_t, total=Py_ssize_t, flag=Py_ssize_t, body_bytes=Py_ssize_t, body_end=Py_ssize_t, properties_at=Py_ssize_t, properties_end=Py_ssize_t, first=Py_ssize_t, second=Py_ssize_t, size=Py_ssize_t, properties=bytes, tags=bytes, common_tags=bytes)
     cdef bint _append_entries(self, QueueBatch batch, bytes data, Py_ssize_t at, Py_ssize_t end, bytes common) except -1
 
     @cython.locals(header=SendHeader, head=bytearray, end=Py_ssize_t, at=Py_ssize_t, properties_bytes=Py_ssize_t, record=bytes)
     cdef int _append(self, QueueBatch batch, bytes body, bytes properties, Py_ssize_t size, Py_ssize_t flag, Py_ssize_t reconsume_times) except -1
 
-    @cython.locals(tags=bytes)
-    cdef object _code(self, bytes properties)
+    cdef object _code(self)
 
     @cython.locals(batch=QueueBatch, batches=list, requests=Py_ssize_t, elapsed_ns=Py_ssize_t, each_ns=Py_ssize_t, taken=dict)
     cpdef dict finish(self)
@@ -62,10 +65,5 @@ cdef class Sends:
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t _find(bytes properties, bytes name) except? -1
 
-cdef bint _is_delayed(bytes properties) except -1
-
-@cython.locals(at=Py_ssize_t, end=Py_ssize_t)
-cdef bytes _value(bytes properties, bytes name)
-
-@cython.locals(at=Py_ssize_t, end=Py_ssize_t)
-cdef bytes _without(bytes properties, bytes name)
+@cython.locals(end=Py_ssize_t)
+cdef bytes _without(bytes properties, Py_ssize_t at)

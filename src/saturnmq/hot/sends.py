@@ -108,6 +108,11 @@ class Sends:
         self._header = SendHeader(limits.ext_fields_max)
         self._suffix = context.cluster_suffix.encode()
         self._head = bytearray(RECORD_V4.size)
+        self._length = bytearray(2)  # of the properties
+        # Of the properties that were looked through: where the first WAIT is (-1 if there is none), and the first TAGS.
+        self._wait_at = self._wait_end = -1
+        self._has_cluster = False
+        self._tags = b""
         put32(self._head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
         self._host = b""
         self._store_host: Any = None
@@ -301,25 +306,55 @@ class Sends:
                 properties.decode()
             except UnicodeDecodeError:
                 return None
-        if (
-            b"\0" in properties
-            or _find(properties, b"TRAN_MSG\1") >= 0
-            or (self._is_soon and (header.is_batch or _value(properties, b"WAIT\1") == b"false"))
-            or _is_delayed(properties)
-        ):
+        if not self._look_through(properties):
             return None
-        if not header.is_batch:
-            properties = _without(properties, b"WAIT\1")
-        properties = _without(properties, b"CLUSTER\1")
+        if self._is_soon and (header.is_batch or properties[self._wait_at : self._wait_end] == b"WAIT\1false"):
+            return None
+        if self._wait_at >= 0 and not header.is_batch:
+            properties = _without(properties, self._wait_at)
+        if self._has_cluster:
+            properties = _without(properties, _find(properties, b"CLUSTER\1"))
         properties += self._suffix[1:] if not properties or properties[-1] == 2 else self._suffix
         return properties if len(properties) <= _PROPERTIES_MAX else None
+
+    def _look_through(self, properties: bytes) -> bool:
+        """Note where the first properties of some names are; False if one makes a send more than plain."""
+        self._wait_at = self._wait_end = -1
+        self._has_cluster = False
+        self._tags = b""
+        if b"\0" in properties:
+            return False
+        at = 0
+        end = len(properties)
+        while at < end:
+            first = properties[at]
+            start = at
+            at = properties.find(b"\2", at)
+            if at < 0:
+                at = end
+            if first == 0x54:  # T
+                if properties.startswith(b"TAGS\1", start):
+                    if not self._tags:
+                        self._tags = properties[start:at]
+                elif properties.startswith(b"TRAN_MSG\1", start) or properties.startswith(b"TIMER_DEL", start):
+                    return False
+            elif first == 0x57:  # W
+                if self._wait_at < 0 and properties.startswith(b"WAIT\1", start):
+                    self._wait_at, self._wait_end = start, at
+            elif first == 0x43:  # C
+                self._has_cluster = self._has_cluster or properties.startswith(b"CLUSTER\1", start)
+            elif first == 0x44 and properties.startswith(b"DELAY\1", start):  # D
+                return False
+            at += 1
+        return True
 
     def _append_entries(self, batch: QueueBatch, data: bytes, at: int, end: int, common: bytes) -> bool:
         """Append the messages of a batch in data[at:end]; False, without effect, if one of them is not plain.
 
         common: the properties that each of them gets.
         """
-        entries: list[tuple[int, int, int, bytes]] = []
+        entries: list[tuple[int, int, int, bytes, bytes]] = []
+        common_tags = self._tags
         room = self._file_end - self._end
         while at < end:
             if end - at < _ENTRY_BYTES + 2 or len(entries) >= _BATCH_MAX:
@@ -334,7 +369,7 @@ class Sends:
             if properties_end > end or total != properties_end - at:
                 return False
             properties = data[properties_at:properties_end]
-            if b"\0" in properties or _is_delayed(properties):
+            if not self._look_through(properties):
                 return False
             if properties and properties[-1] != 2:
                 properties += b"\2"
@@ -343,11 +378,12 @@ class Sends:
             room -= size
             if room < 0 or len(properties) > _PROPERTIES_MAX:
                 return False
-            entries.append((at + _ENTRY_BYTES, body_end, flag, properties))
+            entries.append((at + _ENTRY_BYTES, body_end, flag, properties, self._tags or common_tags))
             at = properties_end
         if len(common) * len(entries) > self._body_bytes_max:
             return False
-        for at, body_end, flag, properties in entries:
+        for at, body_end, flag, properties, tags in entries:
+            self._tags = tags
             size = _FIXED_BYTES - 1 + body_end - at + len(batch.topic_block) + len(properties)
             self._append(batch, data[at:body_end], properties, size, flag, 0)
         return len(entries) > 0
@@ -368,30 +404,27 @@ class Sends:
         put32(head, _AT_RECONSUME, reconsume_times)
         put32(head, _AT_BODY_BYTES, len(body))
         properties_bytes = len(properties)
-        record = b"".join(
-            (head, body, batch.topic_block, bytes((properties_bytes >> 8, properties_bytes & 0xFF)), properties)
-        )
+        self._length[0] = properties_bytes >> 8
+        self._length[1] = properties_bytes & 0xFF
+        record = b"".join((head, body, batch.topic_block, self._length, properties))
         at = end - self._file_start
         self._space[at : at + size] = record
         if self._has_sums:
             self._sums.append((end, size, crc32(record)))
-        batch.units.append((end, size, self._code(properties)))
+        batch.units.append((end, size, self._code() if self._tags else 0))
         batch.next_offset += 1
         batch.bytes += size
         if self._indexed:
             self._records.append((batch.topic, properties, end, self._store_ms))
         self._end = end + size
 
-    def _code(self, properties: bytes) -> int:
-        """The tags code of a message."""
-        tags = _value(properties, b"TAGS\1")
-        if tags is None:
-            return 0
-        code = self._codes.get(tags)
+    def _code(self) -> int:
+        """The tags code of the message."""
+        code = self._codes.get(self._tags)
         if code is None:
             if len(self._codes) >= _CODES_MAX:
                 self._codes.clear()
-            code = self._codes[tags] = tags_code(b"TAGS\1" + tags)
+            code = self._codes[self._tags] = tags_code(self._tags)
         return code
 
     def finish(self) -> dict[int, int]:
@@ -429,30 +462,7 @@ def _find(properties: bytes, name: bytes) -> int:
     return at
 
 
-def _is_delayed(properties: bytes) -> bool:
-    """Whether a property delays the message."""
-    return b"DEL" in properties and (  # part of each name
-        _find(properties, b"DELAY\1") >= 0
-        or _find(properties, b"TIMER_DELIVER_MS\1") >= 0
-        or _find(properties, b"TIMER_DELAY_MS\1") >= 0
-        or _find(properties, b"TIMER_DELAY_SEC\1") >= 0
-    )
-
-
-def _value(properties: bytes, name: bytes) -> bytes | None:
-    """The value of the first property with this name."""
-    at = _find(properties, name)
-    if at < 0:
-        return None
-    at += len(name)
-    end = properties.find(b"\2", at)
-    return properties[at:end] if end >= 0 else properties[at:]
-
-
-def _without(properties: bytes, name: bytes) -> bytes:
-    """The properties without the first one of this name."""
-    at = _find(properties, name)
-    if at < 0:
-        return properties
+def _without(properties: bytes, at: int) -> bytes:
+    """The properties without the one at a position."""
     end = properties.find(b"\2", at)
     return properties[: max(at - 1, 0)] if end < 0 else properties[:at] + properties[end + 1 :]

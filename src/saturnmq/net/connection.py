@@ -458,11 +458,6 @@ class Connection(asyncio.Protocol):
         """Requests of the peer without a response yet."""
         return self.limits.in_flight
 
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of their bodies."""
-        return self.limits.in_flight_bytes
-
     # ---- responses
 
     def respond(self, command: Command, reply: Reply) -> None:

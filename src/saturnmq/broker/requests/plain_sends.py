@@ -5,7 +5,6 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.send import NOT_HOSTS, SMALL_BYTES, UNFLUSHED_BYTES, answer, born_host, complete
 from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
+from saturnmq.broker.services.admission import Admission
 from saturnmq.hot import compiled
 from saturnmq.net import Connection, Later
 from saturnmq.net.plain_reads import PlainSends
@@ -45,12 +45,23 @@ class PlainRequest(Command):
         return self.properties_bytes
 
 
+class GroupMember(Protocol):
+    """What is used of `broker/dledger.DLedger`."""
+
+    @property
+    def takes_all(self) -> bool: ...
+
+
 def plain_sends(
-    context: SendContext, serves: Callable[[], bool], limits: FrameLimits, module: ModuleType | None = None
+    context: SendContext,
+    admission: Admission,
+    member: GroupMember | None,
+    limits: FrameLimits,
+    module: ModuleType | None = None,
 ) -> PlainSends | None:
     """What takes plain sends for a broker without access control; None without compiled code.
 
-    serves: whether it takes requests of clients now, as any broker without a group does unless it is overloaded.
+    member: the broker as one of a group.
     """
     module = module or compiled("sends")
     if module is None:
@@ -99,7 +110,7 @@ def plain_sends(
 
     sends: PlainSends = module.Sends(
         context,
-        serves,
+        lambda: not admission.rejected and (member is None or member.takes_all),
         limits,
         (SMALL_BYTES, UNFLUSHED_BYTES),
         lambda: confirmation_of(store, waits=True),

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic, thread_time
 from typing import Final, Protocol
 
+from saturnmq.hot.index_entries import weigh, weight_of
 from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import Message, mend_time
@@ -44,8 +46,6 @@ _IDLE_SHARE: Final = 0.02  # an event loop whose other work takes a smaller part
 _RETRY_S: Final = 1.0  # pause after the disk has rejected entries
 SLICE_BYTES: Final = 16_384  # weight of the records that are indexed between two looks at the clock
 _COLD_STEP_S: Final = 0.02  # real time of a step that reads the log: pages that are not in memory take no CPU time
-_KEY_BYTES: Final = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
-_RECORD_BYTES: Final = 100  # memory that a waiting record takes beside its properties
 _LOG_LINE_S: Final = 60.0  # clients decide how often the index lags, so that is logged at most once in this time
 
 ReadLog = Callable[[PhysicalOffset], Iterator[Message]]
@@ -103,8 +103,7 @@ class IndexQueue:
         if self._reading is not None:
             return not self.refusal
         self._waiting += records
-        for record in records:
-            self._weight += weight_of(record[1])
+        self._weight += weigh(records, len(records), sys.maxsize, WORDS_MAX)[1]
         return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def put_in(self) -> bool:
@@ -222,10 +221,7 @@ class IndexQueue:
 
     def _put_slice(self) -> None:
         waiting = self._waiting
-        count = weight = 0
-        while count < min(len(waiting), WAITING_MAX) and weight < SLICE_BYTES:
-            weight += weight_of(waiting[count][1])
-            count += 1
+        count, weight = weigh(waiting, min(len(waiting), WAITING_MAX), SLICE_BYTES, WORDS_MAX)
         self._index.put_many(waiting[:count])
         del waiting[:count]
         self._weight -= weight
@@ -248,7 +244,7 @@ class IndexQueue:
                     stored_ms = mend_time(message, stored_ms)
                     if is_indexed(message.sys_flag):
                         records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
-                        weight += weight_of(message.properties_raw)
+                        weight += weight_of(message.properties_raw, WORDS_MAX)
                     over = thread_time() >= until or monotonic() >= latest
                     if over or weight >= SLICE_BYTES:
                         self._index.put_many(records)
@@ -301,12 +297,6 @@ class IndexQueue:
                 self._catch_up(self._reading)
         elif self._waiting:
             self._step(STEP_SECONDS)
-
-
-def weight_of(properties: bytes) -> int:
-    """Memory of a waiting record, bytes; more for a record whose keys take long to index."""
-    keys = properties.count(b" ")
-    return len(properties) + _RECORD_BYTES + (_KEY_BYTES * min(keys, WORDS_MAX) if keys else 0)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

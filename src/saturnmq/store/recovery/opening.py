@@ -18,6 +18,7 @@ from pathlib import Path
 from time import thread_time
 from typing import Final, Protocol
 
+from saturnmq.hot.index_entries import weight_of
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message, mend_time
@@ -28,8 +29,8 @@ from saturnmq.store.files.mapped_file import is_zero, numbered_files
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import write_marker
 from saturnmq.store.index.index_file import NAME_DIGITS
-from saturnmq.store.index.index_queue import SLICE_BYTES, IndexQueue, weight_of
-from saturnmq.store.index.message_index import MessageIndex, Record, Synced, is_indexed
+from saturnmq.store.index.index_queue import SLICE_BYTES, IndexQueue
+from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, Synced, is_indexed
 from saturnmq.store.log.log import Log
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
@@ -399,7 +400,7 @@ class _Recovery:
             self._lag_from = message.physical_offset
             return
         self._keyed.append((message.topic, raw, message.physical_offset, message.store_timestamp_ms))
-        self._keyed_bytes += weight_of(raw)
+        self._keyed_bytes += weight_of(raw, WORDS_MAX)
         if self._keyed_bytes >= SLICE_BYTES:
             self._index_keyed()
 
