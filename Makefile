@@ -151,8 +151,8 @@ chaos-spark: $(READY)  ## minutes: a first batch of Spark killed at each of 24 s
 sim: $(LIGHT)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
 	SATURNMQ_SIM_SEEDS=$(or $(SEEDS),500) SATURNMQ_SIM_MUTANTS=all SATURNMQ_SIM_SEARCH=whole $(PYTEST) tests/sim
 
-fuzz: $(LIGHT)  ## hostile frames for every port, long: 10 million (FRAMES=, SEED=, NICE=19); ABUSE=1: floods and bombs beside a client
-	PYTHONPATH=tests $(BIN)/python -m harness.fuzz.$(if $(ABUSE),abuse,campaign) $(if $(ABUSE),,--frames $(or $(FRAMES),10000000)) $(if $(SEED),--seed $(SEED)) $(if $(NICE),--nice $(NICE))
+fuzz: $(LIGHT)  ## hostile frames for every port, long: 10 million (FRAMES=, SEED=, NICE=19); ABUSE=1: floods and bombs beside a client; SANITIZED=1: for the compiled modules under ASan and UBSan
+	PYTHONPATH=tests $(BIN)/python -m harness.fuzz.$(if $(ABUSE),abuse,$(if $(SANITIZED),sanitized,campaign)) $(if $(ABUSE),,--frames $(or $(FRAMES),10000000)) $(if $(SEED),--seed $(SEED)) $(if $(NICE),--nice $(NICE))
 
 bench: $(READY)  ## the same Java load against SaturnMQ and Apache 4.9.7, side by side (ARGS=--quick)
 	$(BIN)/python bench/run.py $(ARGS)
