@@ -282,7 +282,7 @@ async def test_waiting_replies_are_not_limited_by_call_permits() -> None:
             for connection, request in pushed:
                 connection.send(request.reply())
             assert {(await reply).code for reply in replies} == {0}
-            assert [c for c in w.broker._server.connections if c.in_flight or c.in_flight_bytes] == []
+            assert [c for c in w.broker._server.connections if c.in_flight or c.limits.in_flight_bytes] == []
             assert w.broker._server.request_memory.used == 0
         finally:
             await requester.close()
