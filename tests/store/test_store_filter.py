@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saturnmq.protocol.message import Host, Message, decode_records
+from saturnmq.protocol.message import Host, Message, decode_records, java_hash
 from saturnmq.store import GetResult, GetStatus, MessageStore, StoreProfile, StoreSettings, reading
 
 BROKER = Host("127.0.0.1", 10911)
@@ -41,7 +41,7 @@ def test_property_filter_runs_after_tags_filter_and_skips_rejected(tmp_path: Pat
         (b"TAGS\x01t\x02x\x011", b"a\x011\x02TAGS\x01t", b"a\x012", b"", b"a\x013\x02TAGS\x01t")
     ):
         store.put(message(b"%d" % n, properties, v6=n % 2 == 0))
-    tagged = store.get("T", 0, 0, 32, accept=lambda code: code != 0, accept_record=accept)
+    tagged = store.get("T", 0, 0, 32, codes=frozenset((java_hash("t"),)), accept_record=accept)
     assert (tagged.status, tagged.count, tagged.next_offset) == (GetStatus.FOUND, 2, 5)
     assert bodies(tagged) == [b"1", b"4"]
     assert asked == [b"TAGS\x01t\x02x\x011", b"a\x011\x02TAGS\x01t", b"a\x013\x02TAGS\x01t"]

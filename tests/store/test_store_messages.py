@@ -295,7 +295,7 @@ def test_get_status_by_offset_and_pull_limits(tmp_path: Path) -> None:
     assert store.get("T", 0, 0, 2).count == 2
     assert store.get("T", 0, 0, 32).count == 3
     assert store.get("T", 0, 0, 32, max_bytes=1).count == 1
-    none = store.get("T", 0, 0, 32, accept=lambda code: code == 1)
+    none = store.get("T", 0, 0, 32, codes=frozenset((1,)))
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 50)
     assert (store.min_offset("T", 0), store.max_offset("T", 0), store.max_offset("none", 0)) == (0, 50, 0)
     closed(store)

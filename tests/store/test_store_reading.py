@@ -33,7 +33,7 @@ def opened(path: Path, count: int) -> MessageStore:
 def test_get_scans_16000_bytes_or_20_per_requested_message(tmp_path: Path) -> None:
     store = opened(tmp_path, 1200)
     for max_count, scanned in ((1, 800), (800, 800), (801, 801), (1000, 1000)):
-        none = store.get("T", 0, 0, max_count, accept=lambda code: False)
+        none = store.get("T", 0, 0, max_count, codes=frozenset())
         assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, scanned)
     store.close_files()
 

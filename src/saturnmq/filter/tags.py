@@ -75,7 +75,7 @@ def code_filter(codes: frozenset[int]) -> PullFilter:
 
     Codes are not reduced to 32 bits: only delay queues hold larger ones (delivery times), and no client filters those by tag.
     """
-    return PullFilter(codes.__contains__, codes=codes)
+    return PullFilter(codes)
 
 
 def subscribed_tags(text: str | None, codes: Collection[int]) -> PullFilter:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from saturnmq.hot import compiled
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile
@@ -22,6 +23,8 @@ from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 RECENT_BYTES: Final = 64 << 20  # the end of the log was written just now, and is in the page cache
 _GAP_BYTES: Final = 16_384
 _BYTES_MAX: Final = 1 << 20  # records read ahead for one get
+
+COMPILED: Final = compiled("gather")  # does what `_extents_of` and `StoreReader._gather` do
 
 
 def cold_read(
@@ -53,7 +56,11 @@ def _extents_of(units: bytes, recent: int, bytes_max: int) -> list[tuple[Physica
     """
     extents: list[tuple[PhysicalOffset, int]] = []
     begin = end = total = 0
+    if COMPILED is not None:
+        return COMPILED.extents(units, recent, bytes_max, _GAP_BYTES)  # type: ignore[no-any-return]
     for physical, size, _ in UNIT.iter_unpack(units):
+        if physical < 0 or size < 0:
+            continue
         size = min(size, bytes_max)
         if physical >= recent or (total and total + size > bytes_max):
             break

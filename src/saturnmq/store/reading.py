@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import thread_time
-from typing import Final
+from typing import Final, TypeAlias
 
+from saturnmq.hot import compiled
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import (
     HOSTS_V6,
@@ -32,7 +33,7 @@ from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.index.message_index import MessageIndex
 from saturnmq.store.log.log import Log
-from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, Unit
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, QueueExtension
 from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.results import GetResult, GetStatus, QueryResult
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 QUERY_BYTES_MAX: Final = 8 << 20  # a response must fit one frame
 _QUERY_TRIES: Final = 3
-_SCAN_BYTES_MIN: Final = 16_000  # consume queue bytes examined for one pull (BP-03)
+_SCAN_UNITS_MIN: Final = 16_000 // UNIT_BYTES  # units examined for one pull (BP-03)
 # CPU time that a filter may take in one event-loop iteration; the next pull continues where this one stopped
 FILTER_SECONDS_MAX: Final = 0.02
 _FILTER_STEP: Final = 16  # messages between two checks of the time limit
@@ -50,6 +51,11 @@ _CHECKED: Final = ("total_size", "magic", "queue_id", "queue_offset", "physical_
 _HEAD: Final = head_struct(*_CHECKED)
 _HEAD_AND_BODY: Final = head_struct(*_CHECKED, "sys_flag", "body_bytes")
 _AT_BODY: Final = RECORD_V4.size
+
+TransferLimits: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+"""Bytes and messages that one read may return: of old messages on disk, and of recent ones in the page cache."""
+
+COMPILED: Final = compiled("gather")
 
 
 class StoreReader(ABC):
@@ -76,14 +82,14 @@ class StoreReader(ABC):
         *,
         max_bytes: int | None = None,
         bulk_bytes: int = 0,
-        accept: Callable[[int], bool] | None = None,
+        codes: frozenset[int] | None = None,
         accept_record: Callable[[bytes], bool] | None = None,
         accept_extension: Callable[[int, bytes], bool] | None = None,
     ) -> GetResult:
         """Records of a queue from offset on, with the limits and offset corrections of Apache RocketMQ (BP-02..04).
 
-        Filters are applied in this order: accept to the unit's tags code; accept_extension to store time (Unix ms) and bit
-        map, if the unit has an extension; accept_record to the encoded properties of the record. next_offset skips what they
+        Filters are applied in this order: codes has the unit's tags code; accept_extension accepts store time (Unix ms) and bit
+        map, if the unit has an extension; accept_record accepts the encoded properties of the record. next_offset skips what they
         reject. A non-zero bulk_bytes replaces the transfer limits for records in memory.
 
         Raises CorruptRecord if the first record is damaged (DUR-10).
@@ -97,15 +103,22 @@ class StoreReader(ABC):
         if offset >= high:
             over = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
-        units = queue.read(offset, max(_SCAN_BYTES_MIN // UNIT_BYTES, max_count))
+        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        limits = _transfer_limits(self.settings, max_count, max_bytes, bulk_bytes)
+        is_plain = accept_record is None and queue.extension is None and not self.settings.check_crc_on_read
+        if (
+            COMPILED is not None
+            and is_plain
+            and self._gather_compiled(result, queue, queue_id, max_count, limits, codes)
+        ):
+            return result
+        units = queue.read(offset, max(_SCAN_UNITS_MIN, max_count))
         if not units:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
         by_address: Callable[[int], bool] = _passes
-        if queue.extension is not None and (accept is not None or accept_extension is not None):
-            by_address = _by_address(queue.extension, accept, accept_extension)
-            accept = accept or _is_code
-        self._gather(result, units, queue_id, max_count, max_bytes, bulk_bytes, accept, by_address, accept_record)
+        if queue.extension is not None and (codes is not None or accept_extension is not None):
+            by_address = _by_address(queue.extension, codes, accept_extension)
+        self._gather(result, units, queue_id, max_count, limits, codes, by_address, accept_record)
         return result
 
     def cold_read(
@@ -248,22 +261,44 @@ class StoreReader(ABC):
 
     # ---- steps of a read
 
+    def _gather_compiled(
+        self,
+        result: GetResult,
+        queue: ConsumeQueue,
+        queue_id: int,
+        max_count: int,
+        limits: TransferLimits,
+        codes: frozenset[int] | None,
+    ) -> bool:
+        """As `_gather`, for units that all have their record; False, without effect, if one has not."""
+        scanned_max = max(_SCAN_UNITS_MIN, max_count)  # without a filter one unit more than is returned
+        units = queue.read(result.next_offset, min(max_count + 1, scanned_max) if codes is None else scanned_max)
+        gathering = COMPILED.Gathering(units, queue_id, result.next_offset)  # type: ignore[union-attr]
+        if not units or not gathering.gather(self.log, codes, max_count, self.log.end - self.memory_bytes, *limits):
+            return False
+        result.buffers += self._views(gathering.ranges)
+        if gathering.count:
+            result.status = GetStatus.FOUND
+        result.total_bytes, result.count = gathering.total, gathering.count
+        result.next_offset = QueueOffset(result.next_offset + gathering.scanned)
+        result.behind_memory = gathering.behind
+        return True
+
     def _gather(
         self,
         result: GetResult,
         units: bytes,
         queue_id: int,
         max_count: int,
-        max_bytes: int | None,
-        bulk_bytes: int,
-        accept: Callable[[int], bool] | None,
+        limits: TransferLimits,
+        codes: frozenset[int] | None,
         by_address: Callable[[int], bool],
         accept_record: Callable[[bytes], bool] | None,
     ) -> None:
         settings, commit_log = self.settings, self.log
         on_disk = commit_log.end - self.memory_bytes  # records before it may no longer be in the page cache
         first, offset = commit_log.first_position, result.next_offset
-        in_disk, in_memory = _transfer_limits(settings, max_count, bulk_bytes)
+        in_disk, in_memory = limits
         ranges: list[list[PhysicalOffset]] = []
         total = count = scanned = 0
         status = GetStatus.NO_MATCHED_MESSAGE
@@ -278,13 +313,9 @@ class StoreReader(ABC):
                 continue
             if count:
                 bytes_max, count_max = in_disk if physical < on_disk else in_memory
-                if max_bytes is not None and max_bytes < bytes_max:
-                    bytes_max = max_bytes
                 if count >= max_count or count >= count_max or total + size > bytes_max:
                     break
-            if size == FILLER_SIZE or (
-                accept is not None and not accept(code) and (code > ADDRESS_MAX or not by_address(code))
-            ):
+            if size == FILLER_SIZE or not (by_address(code) if code <= ADDRESS_MAX else codes is None or code in codes):
                 scanned += 1
                 continue
             properties = None
@@ -318,7 +349,7 @@ class StoreReader(ABC):
         result.next_offset = QueueOffset(result.next_offset + scanned)
         result.behind_memory = size != FILLER_SIZE and physical < on_disk  # of the last unit that was examined (RW-01)
 
-    def _views(self, ranges: list[list[PhysicalOffset]]) -> Iterator[memoryview]:
+    def _views(self, ranges: Iterable[Sequence[PhysicalOffset]]) -> Iterator[memoryview]:
         """The bytes of the ranges as views, split at file boundaries of the log."""
         file_bytes = self.log.file_bytes
         for start, end in ranges:
@@ -390,13 +421,9 @@ def _passes(address: int) -> bool:
     return True
 
 
-def _is_code(code: int) -> bool:
-    return code > ADDRESS_MAX
-
-
 def _by_address(
     extension: QueueExtension,
-    accept: Callable[[int], bool] | None,
+    codes: frozenset[int] | None,
     accept_extension: Callable[[int, bytes], bool] | None,
 ) -> Callable[[int], bool]:
     """The filter for units that hold an extension address: evaluates the content at that address."""
@@ -405,21 +432,21 @@ def _by_address(
         content = extension.read(address)
         if content is None:
             return True
-        if accept is not None and not accept(content.tags_code):
+        if codes is not None and content.tags_code not in codes:
             return False
         return accept_extension is None or accept_extension(content.store_ms, content.bit_map)
 
     return ask
 
 
-def _transfer_limits(
-    settings: StoreSettings, max_count: int, bulk_bytes: int
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Bytes and messages that one read may return: of old messages on disk, and of recent ones in the page cache."""
+def _transfer_limits(settings: StoreSettings, max_count: int, max_bytes: int | None, bulk_bytes: int) -> TransferLimits:
     in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
     if bulk_bytes:
         in_memory = max(bulk_bytes, in_memory[0]), max_count
-    return (settings.transfer_bytes_in_disk, settings.transfer_count_in_disk), in_memory
+    in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
+    if max_bytes is not None:
+        in_disk, in_memory = (min(max_bytes, in_disk[0]), in_disk[1]), (min(max_bytes, in_memory[0]), in_memory[1])
+    return in_disk, in_memory
 
 
 def _no_record(queue_id: int, queue_offset: int, physical: PhysicalOffset, size: int) -> CorruptRecord:

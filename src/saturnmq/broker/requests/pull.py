@@ -118,7 +118,7 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         offset,
         count,
         bulk_bytes=bulk_bytes,
-        accept=pull_filter.by_code,
+        codes=pull_filter.codes,
         accept_record=pull_filter.by_record,
         accept_extension=pull_filter.by_extension,
     )
@@ -225,9 +225,7 @@ def _park(
     request.ext = {name: ext[name] for name in _FIELDS if name in ext}
     deadline = asyncio.get_running_loop().time() + wait_seconds
     caller = connection.attributes.get(CALLER)
-    parked = ParkedPull(
-        connection, request, offset, deadline, pull_filter.by_code, pull_filter.by_record, pull_filter.codes, caller
-    )
+    parked = ParkedPull(connection, request, offset, deadline, pull_filter.codes, pull_filter.by_record, caller)
     if ctx.long_polling.add(key, parked):
         return parked.later
     connection.requests.end_iteration()

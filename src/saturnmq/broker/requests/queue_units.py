@@ -56,7 +56,7 @@ class _Accepts:
     def __init__(self, subscription: SubscriptionData | None, record: GroupFilter | None) -> None:
         self._unsubscribed = subscription is None
         tags = subscription is not None and is_tag_kind(subscription.expression_type)
-        self._by_code = tag_filter(subscription.sub_string).by_code if subscription is not None and tags else None
+        self._codes = tag_filter(subscription.sub_string).codes if subscription is not None and tags else None
         self._record = record if not tags else None
         self.shown = dumps(self._record.to_body().to_json()).decode() if self._record is not None else "null"
 
@@ -66,7 +66,7 @@ class _Accepts:
             return False
         if self._record is not None:
             return self._record.by_extension(store_ms, bit_map)
-        return self._by_code is None or self._by_code(code)
+        return self._codes is None or code in self._codes
 
 
 def _units(

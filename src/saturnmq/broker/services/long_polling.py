@@ -56,18 +56,16 @@ Key = tuple[str, int]
 class ParkedPull:
     """One waiting pull.
 
-    accept: whether a tags code matches. accept_record: whether encoded properties match. None: every message does. codes: the tags
-    codes that accept matches, if it is a set. later: its response. indexed: whether it waits for a message. caller: the account
-    that sent it.
+    codes: the tags codes that match. accept_record: whether encoded properties match. None: every message does. later: its
+    response. indexed: whether it waits for a message. caller: the account that sent it.
     """
 
     connection: Connection
     request: Command
     offset: int
     deadline: float
-    accept: Callable[[int], bool] | None
+    codes: frozenset[int] | None
     accept_record: Callable[[bytes], bool] | None = None
-    codes: frozenset[int] | None = None
     caller: object = None
     later: Later = field(default_factory=lambda: Later(in_flight=False))
     key: Key = ("", 0)
@@ -92,7 +90,7 @@ class ParkedPull:
 
 K = TypeVar("K")
 Pulls = dict[ParkedPull, None]  # an ordered set
-Filter = tuple[frozenset[int] | Callable[[int], bool] | None, Callable[[bytes], bool] | None]
+Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
 
 
 class ParkLimits(Protocol):
@@ -133,7 +131,7 @@ class _Queue:
             del self.by_filter[_filter_of(parked)]
 
     def _sets(self, parked: ParkedPull) -> Iterable[Pulls]:
-        if parked.accept is None and parked.accept_record is None:
+        if parked.codes is None and parked.accept_record is None:
             return (self.unfiltered,)
         if _by_code(parked):
             return [self.by_code.setdefault(code, {}) for code in parked.codes or ()]
@@ -141,7 +139,7 @@ class _Queue:
 
     def takes(self, parked: ParkedPull) -> bool:
         """Whether the pull adds no filter to as many as a queue may have."""
-        is_unfiltered = parked.accept is None and parked.accept_record is None
+        is_unfiltered = parked.codes is None and parked.accept_record is None
         adds_no_filter = is_unfiltered or _by_code(parked) or _filter_of(parked) in self.by_filter
         return adds_no_filter or len(self.by_filter) < FILTERS_MAX
 
@@ -167,7 +165,7 @@ def _by_code(parked: ParkedPull) -> bool:
 
 def _filter_of(parked: ParkedPull) -> Filter:
     """The key of a pull that is not indexed by tags code; equal sets of codes are one filter."""
-    return parked.accept if parked.codes is None else parked.codes, parked.accept_record
+    return parked.codes, parked.accept_record
 
 
 def _wants(filter_: Callable[[bytes], bool], properties: bytes) -> bool:
@@ -331,7 +329,7 @@ class LongPolling:
     ) -> Iterator[ParkedPull]:
         read, properties = False, None
         for (codes, accept_record), pulls in queue.by_filter.items():
-            if codes is not None and not (tags_code in codes if isinstance(codes, frozenset) else codes(tags_code)):
+            if codes is not None and tags_code not in codes:
                 continue
             if accept_record is not None:
                 if not read:
