@@ -167,8 +167,6 @@ class BrokerPair:
 
 def plain_sends_of(broker: Broker, way: str) -> PlainSends:
     module = hot_module("sends", way)
-    if way == "interpreted":
-        module.SendHeader = hot_module("send_header", way).SendHeader
     sends = plain_sends(broker._send_context, broker.admission, broker.dledger, broker._server.frame_limits, module)
     assert sends is not None
     return sends

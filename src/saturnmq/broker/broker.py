@@ -53,7 +53,7 @@ from saturnmq.broker.requests.context import (
     SendContext,
     TransactionContext,
 )
-from saturnmq.broker.requests.plain_sends import plain_sends
+from saturnmq.broker.requests.plain_requests import take_plain
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.requests.table import FAST_CODES, TABLE, BoundRoute, bind
 from saturnmq.broker.requests.table_row import CALLER, HandlerResult
@@ -252,9 +252,7 @@ class Broker:
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
         if not self._access.enabled and self.ha_slave is None:
-            sends = plain_sends(self._send_context, self.admission, self.dledger, self._server.frame_limits)
-            for server in (self._server, self._fast):
-                server.take_plain(sends)
+            take_plain(self._server, self._fast, self._send_context, self._pull_context, self.admission, self.dledger)
         self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)
         self.metrics = self._make_metrics(runtime)
         if self.settings.log_level:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from saturnmq.hot.numbers import int32, int64
 from saturnmq.protocol.message import MESSAGE_MAGIC, RECORD_FIXED_BYTES
 
 _UNIT_BYTES = 20
@@ -21,6 +22,7 @@ _FILLER = 0x7FFFFFFF  # size of a unit without a record
 _ADDRESS_MAX = -(2**31) - 1  # a tags code not above it is none, and matches
 _MAGIC = MESSAGE_MAGIC
 _RECORD_BYTES_MIN = RECORD_FIXED_BYTES
+_SIGN, _SPAN = 1 << 31, 1 << 32  # see numbers.py
 # Positions in a record (RECORD_V4).
 _AT_MAGIC, _AT_QUEUE_ID, _AT_QUEUE_OFFSET, _AT_PHYSICAL = 4, 12, 20, 28
 _DONE, _ELSEWHERE, _ODD = range(3)  # how `_scan` ends: finished, the next record is in another file, not for this code
@@ -41,6 +43,7 @@ class Gathering:
         self._begin = self._end = -1  # of the last range
         self._at = 0  # of the next unit
         self._physical = 0
+        self._data: Any = b""  # of the file that `_scan` looks at
         self._max_count = self._on_disk = self._first = 0
         self._disk_bytes = self._disk_count = self._memory_bytes = self._memory_count = 0
 
@@ -61,24 +64,25 @@ class Gathering:
         self._max_count, self._on_disk, self._first = max_count, on_disk, log.first_position
         self._disk_bytes, self._disk_count = in_disk
         self._memory_bytes, self._memory_count = in_memory
-        outcome = self._scan(b"", 0, 0, codes)
+        outcome = self._scan(0, 0, codes)
         while outcome == _ELSEWHERE:
-            start, end, piece = log.piece_at(self._physical)  # once per file
+            start, end, self._data = log.piece_at(self._physical)  # once per file
             if not start <= self._physical < end:
                 return False
-            outcome = self._scan(piece, start, end, codes)
+            outcome = self._scan(start, end, codes)
+        self._data = b""
         if self._begin >= 0:
             self.ranges.append((self._begin, self._end))
         return outcome == _DONE
 
-    def _scan(self, data: Any, start: int, end: int, codes: frozenset[int] | None) -> int:
-        """Go on with the units while their records lie in data, the bytes of the log from start to end."""
+    def _scan(self, start: int, end: int, codes: frozenset[int] | None) -> int:
+        """Go on with the units while their records lie in `_data`, the bytes of the log from start to end."""
         units = self._units
         at = self._at
         last_code = 0
         matches = codes is None or last_code in codes
         while at + _UNIT_BYTES <= len(units):
-            physical, size = _int64(units, at), _int32(units, at + 8)
+            physical, size = int64(units, at), int32(units, at + 8)
             if size == _FILLER or size < _RECORD_BYTES_MIN or physical < self._first:
                 return _ODD
             self.behind = physical < self._on_disk
@@ -89,7 +93,7 @@ class Gathering:
             ):
                 return _DONE
             if codes is not None:
-                code = _int64(units, at + 12)
+                code = int64(units, at + 12)
                 if code != last_code:
                     last_code = code
                     matches = code in codes or code <= _ADDRESS_MAX
@@ -100,11 +104,11 @@ class Gathering:
                 head = physical - start
                 if (
                     physical + size > end
-                    or _int32(data, head) != size
-                    or _int32(data, head + _AT_MAGIC) != _MAGIC
-                    or _int32(data, head + _AT_QUEUE_ID) != self._queue_id
-                    or _int64(data, head + _AT_QUEUE_OFFSET) != self._offset + self.scanned
-                    or _int64(data, head + _AT_PHYSICAL) != physical
+                    or self._int32(head) != size
+                    or self._int32(head + _AT_MAGIC) != _MAGIC
+                    or self._int32(head + _AT_QUEUE_ID) != self._queue_id
+                    or self._int64(head + _AT_QUEUE_OFFSET) != self._offset + self.scanned
+                    or self._int64(head + _AT_PHYSICAL) != physical
                 ):
                     return _ODD
                 if self._end == physical:
@@ -119,6 +123,16 @@ class Gathering:
             at += _UNIT_BYTES
         return _DONE
 
+    def _int32(self, at: int) -> int:
+        first, second = self._data[at], self._data[at + 1]
+        third, fourth = self._data[at + 2], self._data[at + 3]
+        value: int = first << 24 | second << 16 | third << 8 | fourth
+        return value if value < _SIGN else value - _SPAN
+
+    def _int64(self, at: int) -> int:
+        high, low = self._int32(at), self._int32(at + 4)
+        return high * _SPAN + (low if low >= 0 else low + _SPAN)
+
 
 def extents(units: bytes, recent: int, bytes_max: int, gap_bytes: int) -> list[tuple[int, int]]:
     """Position and length of the ranges of the log that hold the records of some units, about bytes_max in all.
@@ -128,8 +142,8 @@ def extents(units: bytes, recent: int, bytes_max: int, gap_bytes: int) -> list[t
     ranges: list[tuple[int, int]] = []
     begin = end = total = at = 0
     while at + _UNIT_BYTES <= len(units):
-        physical = _int64(units, at)
-        size = _int32(units, at + 8)
+        physical = int64(units, at)
+        size = int32(units, at + 8)
         at += _UNIT_BYTES
         if physical < 0 or size < 0:
             continue
@@ -147,14 +161,3 @@ def extents(units: bytes, recent: int, bytes_max: int, gap_bytes: int) -> list[t
     if end > begin:
         ranges.append((begin, end - begin))
     return ranges
-
-
-def _int32(data: Any, at: int) -> int:
-    first, second, third, fourth = data[at], data[at + 1], data[at + 2], data[at + 3]
-    value: int = first << 24 | second << 16 | third << 8 | fourth
-    return value if value < 0x80000000 else value - 0x100000000
-
-
-def _int64(data: Any, at: int) -> int:
-    high, low = _int32(data, at), _int32(data, at + 4)
-    return high * 0x100000000 + (low if low >= 0 else low + 0x100000000)

@@ -1,9 +1,12 @@
 """Big-endian numbers in bytes. `numbers.pxd` declares types for Cython; compiled, each byte is checked against the end.
 
-A number is put together from variables of 64 bits: Cython computes an expression of single bytes in C `int`.
+A number is put together from variables of 64 bits: Cython computes an expression of single bytes in C `int`. Constants beyond 31
+bits have names with a type: as literals they are objects.
 """
 
 from __future__ import annotations
+
+_SIGN, _SPAN = 1 << 31, 1 << 32
 
 
 def int16(data: bytes, at: int) -> int:
@@ -17,7 +20,13 @@ def int32(data: bytes, at: int) -> int:
     """The signed number in data[at : at + 4]."""
     first, second, third, fourth = data[at], data[at + 1], data[at + 2], data[at + 3]
     value = first << 24 | second << 16 | third << 8 | fourth
-    return value if value < 0x80000000 else value - 0x100000000
+    return value if value < _SIGN else value - _SPAN
+
+
+def int64(data: bytes, at: int) -> int:
+    """The signed number in data[at : at + 8]."""
+    high, low = int32(data, at), int32(data, at + 4)
+    return high * _SPAN + (low if low >= 0 else low + _SPAN)
 
 
 def put32(data: bytearray, at: int, value: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import thread_time
 from typing import Final, TypeAlias
 
@@ -261,6 +261,13 @@ class StoreReader(ABC):
 
     # ---- steps of a read
 
+    def read_units(
+        self, queue: ConsumeQueue, offset: QueueOffset, max_count: int, codes: frozenset[int] | None
+    ) -> bytes:
+        """The units that a read looks at if all have their record: without a filter one more than it returns."""
+        scanned_max = max(_SCAN_UNITS_MIN, max_count)
+        return queue.read(offset, min(max_count + 1, scanned_max) if codes is None else scanned_max)
+
     def _gather_compiled(
         self,
         result: GetResult,
@@ -271,12 +278,11 @@ class StoreReader(ABC):
         codes: frozenset[int] | None,
     ) -> bool:
         """As `_gather`, for units that all have their record; False, without effect, if one has not."""
-        scanned_max = max(_SCAN_UNITS_MIN, max_count)  # without a filter one unit more than is returned
-        units = queue.read(result.next_offset, min(max_count + 1, scanned_max) if codes is None else scanned_max)
+        units = self.read_units(queue, result.next_offset, max_count, codes)
         gathering = COMPILED.Gathering(units, queue_id, result.next_offset)  # type: ignore[union-attr]
         if not units or not gathering.gather(self.log, codes, max_count, self.log.end - self.memory_bytes, *limits):
             return False
-        result.buffers += self._views(gathering.ranges)
+        result.buffers = self.views(gathering.ranges)
         if gathering.count:
             result.status = GetStatus.FOUND
         result.total_bytes, result.count = gathering.total, gathering.count
@@ -343,22 +349,24 @@ class StoreReader(ABC):
                 ranges.append([physical, PhysicalOffset(physical + size)])
             total += size
             count += 1
-        result.buffers += self._views(ranges)
+        result.buffers = self.views(ranges)
         result.status = GetStatus.FOUND if count else status
         result.total_bytes, result.count = total, count
         result.next_offset = QueueOffset(result.next_offset + scanned)
         result.behind_memory = size != FILLER_SIZE and physical < on_disk  # of the last unit that was examined (RW-01)
 
-    def _views(self, ranges: Iterable[Sequence[PhysicalOffset]]) -> Iterator[memoryview]:
+    def views(self, ranges: Iterable[Sequence[PhysicalOffset]]) -> list[memoryview]:
         """The bytes of the ranges as views, split at file boundaries of the log."""
         file_bytes = self.log.file_bytes
+        views: list[memoryview] = []
         for start, end in ranges:
             while start < end:
                 stop = PhysicalOffset(min(end, start - start % file_bytes + file_bytes))
                 view = self.log.view(start, stop - start)
                 if view is not None:
-                    yield view
+                    views.append(view)
                 start = stop
+        return views
 
     def place_of(self, physical: PhysicalOffset) -> tuple[int, int, QueueOffset] | None:
         """(size, queue id, queue offset) of the message record that starts at an offset; None if no record claims that offset."""

@@ -41,8 +41,8 @@ _FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
-_COUNT_MAX: Final = 4096
-_READ_AHEAD: Final = (
+COUNT_MAX: Final = 4096
+READ_AHEAD: Final = (
     64  # records that a thread reads from the disk for one pull; more than a pull of old records returns
 )
 _SCANNED: Final = 800  # records that a filter may look at in one pull (BP-03)
@@ -100,14 +100,14 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         count, sys_flag = int32(ext, "maxMsgNums"), int32(ext, "sysFlag")
     except KeyError as error:
         raise MissingField(error.args[0]) from error
-    pull_filter = _checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    pull_filter = checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
     commits = may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave
     if commits and group != TRANSACTION_GROUP:
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"), connection.remote_address)
-    count = min(max(count, 1), _COUNT_MAX)
+    count = min(max(count, 1), COUNT_MAX)
     bulk_bytes = min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX)
     if may_park:
-        needed = _SCANNED if pull_filter.by_record is not None else count if bulk_bytes else min(count, _READ_AHEAD)
+        needed = _SCANNED if pull_filter.by_record is not None else count if bulk_bytes else min(count, READ_AHEAD)
         cold = ctx.store.cold_read(topic, queue_id, offset, needed, bulk_bytes)
         if cold is not None:
             return _read_first(ctx, connection, request, cold)
@@ -134,7 +134,8 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
         ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
     if code == ResponseCode.SUCCESS:
-        _count(ctx, topic, group, queue_id, result, perf_counter_ns() - began_ns)
+        last, ns = result.buffers[-1], perf_counter_ns() - began_ns
+        count_pull(ctx, topic, group, queue_id, last, result.count, result.total_bytes, ns)
     else:
         ctx.stats.get_miss += 1
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
@@ -175,11 +176,13 @@ def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
     return config.which_broker_when_consume_slowly if result.behind_memory else config.broker_id
 
 
-def _count(ctx: PullContext, topic: str, group: str, queue_id: int, result: GetResult, ns: int) -> None:
-    last = result.buffers[-1]
+def count_pull(
+    ctx: PullContext, topic: str, group: str, queue_id: int, last: memoryview, count: int, total_bytes: int, ns: int
+) -> None:
+    """Count a pull that was answered with messages. last: the last of them that lie one behind the other."""
     behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big")
     behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
-    ctx.stats.fetched(topic, group, result.count, result.total_bytes)
+    ctx.stats.fetched(topic, group, count, total_bytes)
     ctx.stats.pulled(topic, group, queue_id, ns, behind_bytes, behind_ms)
 
 
@@ -235,7 +238,7 @@ def _park(
 # ---- checks
 
 
-def _checked(
+def checked(
     ctx: PullContext, connection: Connection, group: str, topic: str, queue_id: int, sys_flag: int, ext: dict[str, str]
 ) -> PullFilter:
     """Check a pull and return its filter. Raises ResponseError in the order of BP-01."""

@@ -44,9 +44,22 @@ def frame(
     buffers: Sequence[bytes | memoryview] = (),
 ) -> bytes:
     """Encode the response to a request. offsets: next, min and max of the queue. buffers: pieces of the body."""
+    return encoded(request.serialization, request.opaque, code, remark, broker_id, offsets, buffers)
+
+
+def encoded(
+    serialization: Serialization,
+    opaque: int,
+    code: int,
+    remark: str,
+    broker_id: int,
+    offsets: tuple[int, int, int],
+    buffers: Sequence[bytes | memoryview],
+) -> bytes:
+    """As `frame`, for a request of this serialization and opaque."""
     body_bytes = sum(map(len, buffers))
-    if request.serialization is _JSON:
-        header = _json_pattern(code, remark, broker_id) % (request.opaque, *offsets)
+    if serialization is _JSON:
+        header = _json_pattern(code, remark, broker_id) % (opaque, *offsets)
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + body_bytes, size), header, *buffers))
     before, middle, to_next, to_min, to_max, fixed_bytes = _binary_parts(code, remark, broker_id)
@@ -54,7 +67,7 @@ def frame(
     ext_bytes = fixed_bytes + len(following) + len(low) + len(high)
     size = len(before) + 4 + len(middle) + 4 + ext_bytes
     return b"".join((
-        _PREFIX.pack(4 + size + body_bytes, _BINARY_WORD | size), before, _I32.pack(request.opaque), middle, _I32.pack(ext_bytes),
+        _PREFIX.pack(4 + size + body_bytes, _BINARY_WORD | size), before, _I32.pack(opaque), middle, _I32.pack(ext_bytes),
         to_next, _LENGTHS[len(following)], following, to_min, _LENGTHS[len(low)], low, to_max, _LENGTHS[len(high)], high,
         *buffers,
     ))  # fmt: skip
