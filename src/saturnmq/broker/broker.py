@@ -84,6 +84,7 @@ from saturnmq.broker.state.topics import Topics
 from saturnmq.config.settings import format_properties
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, TlsSettings, reply_of
 from saturnmq.net.connection import Handler
+from saturnmq.net.endpoint import PlainWrapper
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
@@ -522,11 +523,10 @@ class Broker:
 
     # ---- requests
 
-    def intercept(self, wrap: Callable[[Handler], Handler]) -> None:
-        """Pass the requests of both ports through `wrap(handler)`; call it before `start`."""
+    def intercept(self, wrap: Callable[[Handler], Handler], wrap_plain: PlainWrapper | None = None) -> None:
+        """See `Endpoint.intercept`, for both ports; call it before `start`."""
         for server in (self._server, self._fast):
-            server.handler = wrap(server.handler)
-            server.take_plain(None)
+            server.intercept(wrap, wrap_plain)
 
     @property
     def connections(self) -> list[Connection]:

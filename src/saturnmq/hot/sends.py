@@ -159,6 +159,7 @@ class Sends:
             or settings.accept_send_from_ms
             or context.in_flight.sends >= settings.send_queue_max
             or context.topics.writer.dirty
+            or self._store.busy
         ):
             return False
         store = self._store
@@ -170,7 +171,7 @@ class Sends:
         self._began_ns = perf_counter_ns()
         if self._is_soon:
             self._end = store.log.end
-            self._is_open = store.writable and not store.busy
+            self._is_open = store.writable
             return self._is_open
         space = store.open_space()
         if space is None:

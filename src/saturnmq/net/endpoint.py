@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 DRAINING_MAX: Final = 32  # lost connections whose received requests are still handled, at the same time
 
 
+PlainWrapper = Callable[[PlainSends], PlainSends]
+
+
 class ConnectionListener(Protocol):
     """Receives connection events in order (REM-24). Idle timeout, error and close are all reported as `closed`."""
 
@@ -95,6 +98,12 @@ class Endpoint:
     def take_plain(self, sends: PlainSends | None) -> None:
         """Pass what is read to `sends` before it is decoded; None: decode all of it."""
         self.plain_reads = PlainReads(self, sends) if sends is not None else None
+
+    def intercept(self, wrap: Callable[[Handler], Handler], wrap_plain: PlainWrapper | None = None) -> None:
+        """Pass requests through `wrap(handler)`, and plain ones through `wrap_plain`; without that, all are decoded."""
+        self.handler = wrap(self.handler)
+        reads = self.plain_reads
+        self.take_plain(wrap_plain(reads.sends) if wrap_plain is not None and reads is not None else None)
 
     def add_hook(self, hook: RpcHook) -> None:
         """Register a hook; hooks run in the order of registration."""

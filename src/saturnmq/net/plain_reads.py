@@ -46,6 +46,7 @@ class PlainOwner(Protocol):
 class PlainReader(Protocol):
     """What is used of a connection."""
 
+    remote_address: str
     network: str
     out: list[bytes]
 
@@ -59,11 +60,11 @@ class PlainReader(Protocol):
 class PlainReads:
     """The connections of an endpoint whose bytes may be plain sends, in this event-loop iteration."""
 
-    __slots__ = ("_owner", "_sends", "_waiting")
+    __slots__ = ("_owner", "_waiting", "sends")
 
     def __init__(self, owner: PlainOwner, sends: PlainSends) -> None:
         self._owner = owner
-        self._sends = sends
+        self.sends = sends
         self._waiting: list[PlainReader] = []
 
     def add(self, reader: PlainReader) -> None:
@@ -88,7 +89,7 @@ class PlainReads:
             for reader in waiting if self._allowed else ():
                 if shared and reader.network in queue.overdrawn:
                     continue
-                reader.feed_plain(self._sends, now + quantum)
+                reader.feed_plain(self.sends, now + quantum)
                 before, now = now, monotonic()
                 if shared:
                     queue.spend(reader.network, now - before)
@@ -102,13 +103,13 @@ class PlainReads:
         if self._allowed:
             began = monotonic()
             try:
-                reader.feed_plain(self._sends, until)
+                reader.feed_plain(self.sends, until)
             finally:
                 self._finish(began)
 
     def _finish(self, began: float) -> None:
         """Make what was taken visible, and count how long it took."""
-        taken = self._sends.finish()
+        taken = self.sends.finish()
         durations = self._owner.request_seconds
         if taken and durations is not None:
             each = (monotonic() - began) / sum(taken.values())

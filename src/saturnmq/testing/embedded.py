@@ -23,7 +23,7 @@ from saturnmq.protocol.addresses import port_of
 from saturnmq.store import StoreProfile, StoreSettings, wall_clock_ms
 from saturnmq.testing.disk_faults import DiskFaults
 from saturnmq.testing.loop_thread import FixtureLoopThread
-from saturnmq.testing.requests_seen import RequestTap
+from saturnmq.testing.requests_seen import PlainTap, RequestTap
 
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 30.0
@@ -141,7 +141,7 @@ class EmbeddedBroker:
         )
         store = dataclasses.replace(self._store, store_path_root_dir=str(self.data / "store"))
         broker = Broker(settings, store, self._net, clock_ms=self._clock_ms)
-        broker.intercept(self.tap.wrap)
+        broker.intercept(self.tap.wrap, lambda plain: PlainTap(plain, self.tap))
         await broker.start()
         self._disk = DiskFaults(broker.store)
         self._broker = broker

@@ -14,8 +14,10 @@ from typing import Final
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.net import Connection, Later, Reply
 from saturnmq.net.connection import Handler
+from saturnmq.net.plain_reads import PlainReader, PlainSends
 from saturnmq.protocol.codes import RequestCode, request_name
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.decoder import FrameDecoder
 
 REQUESTS_MAX: Final = 10_000
 POLL_SECONDS: Final = 0.002
@@ -53,6 +55,27 @@ class _Wrong:
     times: int
 
 
+class PlainTap:
+    """Takes plain requests as `plain` does, unless the tap intervenes, and records them."""
+
+    def __init__(self, plain: PlainSends, tap: RequestTap) -> None:
+        self._plain = plain
+        self._tap = tap
+
+    def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
+        """See `PlainSends.feed`."""
+        if self._tap.intervenes:
+            return 0
+        end = self._plain.feed(data, until, reader)
+        for command in FrameDecoder().feed(data[:end]):
+            self._tap.note(command, reader.remote_address)
+        return end
+
+    def finish(self) -> dict[int, int]:
+        """See `PlainSends.finish`."""
+        return self._plain.finish()
+
+
 class RequestTap:
     """Records and intercepts requests. Use it on the broker's event loop only, except for reading `requests`."""
 
@@ -70,13 +93,22 @@ class RequestTap:
 
         return tapped
 
-    def _through(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+    @property
+    def intervenes(self) -> bool:
+        """Whether some requests are not to be served."""
+        return bool(self._wrong or self._stalled)
+
+    def note(self, command: Command, peer: str) -> None:
+        """Record a request."""
         self._count += 1
         code = command.code
         self.requests.append(
-            Request(self._count, code, request_name(code), dict(command.ext), command.body, connection.remote_address,
-                    command.is_oneway)
-        )  # fmt: skip
+            Request(self._count, code, request_name(code), dict(command.ext), command.body, peer, command.is_oneway)
+        )
+
+    def _through(self, handler: Handler, connection: Connection, command: Command) -> Reply:
+        code = command.code
+        self.note(command, connection.remote_address)
         stalled = self._stalled.get(connection)
         if stalled is not None:
             later = Later(in_flight=False)
