@@ -64,8 +64,12 @@ _SENDS: Final = frozenset(
 
 
 class AccessDenied(ResponseError):
-    """A request that access control refuses. text: the reason; remark: as 4.9.7 words it."""
+    """A request that access control refuses. text: the reason; remark: as 4.9.7 words it.
 
+    account: the access key whose signature was verified, if it is a right that is missing.
+    """
+
+    account: str | None = None
     response_code = ResponseCode.SYSTEM_ERROR
 
     def __init__(self, text: str, frame: str = "") -> None:
@@ -307,7 +311,11 @@ class Decisions:
         if self._passes_by_address(account, access.host):
             return access_key
         self._authenticate(account, command)
-        self._authorize(account, access)
+        try:
+            self._authorize(account, access)
+        except AccessDenied as error:
+            error.account = access_key
+            raise
         return access_key
 
     def _passes_by_address(self, account: Account, host: str) -> bool:

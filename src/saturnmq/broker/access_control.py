@@ -146,7 +146,8 @@ class AccessControl:
         except ResponseError as error:
             route = TABLE.get(request.code)
             if route is not None and route.administrative:
-                self._administration.refuse(connection.remote_address, request, error.remark)
+                account = error.account if isinstance(error, AccessDenied) else None
+                self._administration.refuse(connection.remote_address, request, error.remark, account)
             self._rejections.note("acl", connection.remote_address, f"code={request.code} {error.remark!r:.300}")
             raise
         return callers[0]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
+from saturnmq.acl.rules import AccessDenied
 from saturnmq.namesrv.access_control import NameServerAccounts
 from saturnmq.namesrv.answer_cache import AnswerCache
 from saturnmq.namesrv.broker_places import BrokerPlaces
@@ -35,7 +36,7 @@ from saturnmq.protocol.codes import (
     RequestCode,
     ResponseCode,
 )
-from saturnmq.protocol.errors import ResponseError, response_error
+from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.headers.messaging import decode_header
@@ -513,8 +514,8 @@ def process(ctx: Context, connection: Peer, request: Command) -> Answer:
 def _authenticated(ctx: Context, accounts: NameServerAccounts, connection: Peer, request: Command) -> str:
     try:
         return accounts.check(connection.remote_address, connection.encrypted, request)
-    except ResponseError as error:
-        ctx.administration.refuse(connection.remote_address, request, error.remark)
+    except AccessDenied as error:
+        ctx.administration.refuse(connection.remote_address, request, error.remark, error.account)
         raise
 
 
