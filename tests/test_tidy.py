@@ -110,6 +110,7 @@ def problems(path: Path, name: str) -> list[str]:
     return [*problems_of_size(path, name, text, nodes), *problems_of_statements(name, nodes)]
 
 
+@pytest.mark.spec("SEC-02")
 @pytest.mark.parametrize("package", ["", *sorted(path.name for path in SOURCE.iterdir() if path.is_dir())])
 def test_source_follows_the_conventions(package: str) -> None:
     """One test per package, "" for the modules beside them: a test per file and convention took seconds of processor time."""
@@ -117,6 +118,7 @@ def test_source_follows_the_conventions(package: str) -> None:
     assert [problem for path in paths for problem in problems(path, str(path.relative_to(SOURCE)))] == []
 
 
+@pytest.mark.spec("SEC-02")
 @pytest.mark.parametrize(
     ("stem", "code", "problem"),
     [

@@ -25,7 +25,7 @@ ALLOWED = {"protocol/headers/fields.py"}
 
 @pytest.mark.spec("SEC-02", "SEC-07", "G12")
 @pytest.mark.parametrize("end", ["rocketmqHome=-c $@|sh . echo touch {marker};\n", "rocketmqHome={marker}\n"])
-async def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
+async def test_published_request_is_refused(tmp_path: Path, end: str, caplog: pytest.LogCaptureFixture) -> None:
     marker = tmp_path / "executed"
     body = "filterServerNums=1\n" + end.format(marker=marker)
 
@@ -36,6 +36,8 @@ async def test_published_request_is_refused(tmp_path: Path, end: str) -> None:
         assert (await w.call(RequestCode.GET_BROKER_CONFIG)).body == before, "nothing was set"
         assert (await w.send("T")).code == 0
     assert not marker.exists()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "saturnmq.audit"]
+    assert "code=25 name=UPDATE_BROKER_CONFIG" in line and 'result="code 16: ' in line
 
 
 @pytest.mark.spec("SEC-02", "PRC-08")

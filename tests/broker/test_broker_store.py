@@ -13,7 +13,7 @@ import pytest
 from wire import Wire, wire
 
 from saturnmq.protocol.codes import OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, RequestCode, ResponseCode
-from saturnmq.protocol.errors import StoreError
+from saturnmq.protocol.errors import CorruptRecord, StoreError
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import FlushDiskType, PutStatus
 
@@ -250,6 +250,12 @@ async def test_state_files_are_in_config_and_survive_damage(tmp_path: Path) -> N
     file.write_bytes(b"{ torn")
     async with wire(data=tmp_path) as w:
         assert await offset(w) == "7"  # the previous version, from the backup
+    for path in (file, Path(f"{file}.bak")):
+        path.write_bytes(b"{ torn")
+    with pytest.raises(CorruptRecord, match=f"{file} and its backup consumerOffset.json.bak cannot be read"):
+        async with wire(data=tmp_path):
+            raise AssertionError("it starts without the offsets")
+    assert file.read_bytes() == b"{ torn"
 
 
 @pytest.mark.spec("CF-05", "CF-06")

@@ -158,6 +158,7 @@ def add_users(console: Any) -> None:
     (console.folder / "users.json").write_text(json.dumps({"users": users}))
 
 
+@pytest.mark.spec("SEC-22")
 @pytest.mark.parametrize("user", ["stranger", *ROLES_OF_USERS])
 async def test_every_route_serves_the_roles_of_the_table_and_no_other(console: Open, user: str) -> None:
     async with console(NOWHERE) as one:
@@ -182,6 +183,7 @@ async def test_every_route_serves_the_roles_of_the_table_and_no_other(console: O
                 assert outcome_of(response) == wanted, (user, row, response.status_code)
 
 
+@pytest.mark.spec("SEC-22")
 async def test_every_change_needs_the_token_and_is_logged_with_its_action(console: Open) -> None:
     async with console(NOWHERE) as one:
         add_users(one)

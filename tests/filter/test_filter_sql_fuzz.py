@@ -109,6 +109,12 @@ def test_expression_depth_is_limited_but_chains_are_not() -> None:
     assert verdict(nested(DEPTH_MAX // 2 - 1), {"a": "1"}) in "TFN"
     with pytest.raises(FilterError, match=f"nested deeper than {DEPTH_MAX} levels"):
         compile_sql(nested(DEPTH_MAX))
+    deepest = "a = 1"  # two levels: the comparison and its operands
+    for level in range(3, 65):
+        deepest = f"b = 2 {'AND' if level % 2 else 'OR'} ({deepest})"
+    assert verdict(deepest, {"a": "1"}) in "TFN"
+    with pytest.raises(FilterError, match="nested deeper than 64 levels"):
+        compile_sql(f"b = 2 AND ({deepest})")
     assert verdict(" OR ".join(f"a = {n}" for n in range(2000)), {"a": "1999"}) == "T"
     assert verdict("(" * 2000 + "a = 1" + ")" * 2000, {"a": "1"}) == "T"
     assert verdict("NOT " * 2001 + "TRUE", {}) == "F"

@@ -301,6 +301,31 @@ async def test_frame_deadline_grows_with_frame_length() -> None:
         large.close()
 
 
+@pytest.mark.spec("LIM-06")
+@pytest.mark.parametrize(("frame_bytes", "seconds"), [(1000, 10), (20 * 262_144, 30)])
+@pytest.mark.loop(real=False)
+async def test_frame_has_ten_seconds_and_one_for_each_256_kib(frame_bytes: int, seconds: int) -> None:
+    async with pair() as p:
+        began, (_, trickle) = asyncio.get_running_loop().time(), await p.socket()
+        trickle.write(struct.pack(">iI", frame_bytes - 4, 50))
+        while p.server.rejections.counts != {"slow_frame": 1}:
+            trickle.write(b"x")
+            await asyncio.sleep(0.25)  # poll: virtual time, a byte each
+        assert seconds <= asyncio.get_running_loop().time() - began < seconds + 3
+        trickle.close()
+
+
+@pytest.mark.spec("LIM-07")
+@pytest.mark.loop(real=False)
+async def test_silent_connection_ends_after_five_seconds_where_half_are_open_and_else_after_120() -> None:
+    loop = asyncio.get_running_loop()
+    for connections_max, seconds in ((1, 5), (10, 120)):
+        async with pair(settings=NetSettings(connections_max=connections_max)) as p:
+            began, (reader, writer) = loop.time(), await p.socket()
+            assert await reader.read() == b"" and seconds <= loop.time() - began < seconds + 3
+            writer.close()
+
+
 @pytest.mark.spec("LIM-07")
 async def test_silent_connections_are_closed_when_many_are_open() -> None:
     # one silent connection beside the client's is still more than half of three: it is closed whenever it came
@@ -490,20 +515,22 @@ def deaf_socket(p: Pair) -> socket.socket:
 
 
 @pytest.mark.spec("LIM-11")
-async def test_peer_that_does_not_read_is_closed_after_timeout() -> None:
-    settings = NetSettings(write_buffer_high_bytes=100_000, unread_ms=100, server_sndbuf_bytes=8192)
-    body = b"x" * 1_000_000
+@pytest.mark.loop(real=False)
+async def test_peer_that_does_not_read_is_closed_after_thirty_seconds() -> None:
+    settings = NetSettings(write_buffer_high_bytes=100_000, server_sndbuf_bytes=8192)
+    body, loop = b"x" * 1_000_000, asyncio.get_running_loop()
 
     def handler(connection: Connection, request: Command) -> Command:
-        return request.reply(body=body)
+        return request.reply(body=body if request.code == 11 else b"honest")
 
     async with pair(handler, settings) as p:
         with deaf_socket(p) as peer:
             peer.sendall(b"".join(encode_frame(Command(11, opaque=i)) for i in range(20)))
-            await until(lambda: bool(p.server.rejections.counts))
-            assert p.server.rejections.counts == {"slow_reader": 1}
+            began = loop.time()
+            await until(lambda: bool(p.server.rejections.counts), 40)
+            assert p.server.rejections.counts == {"slow_reader": 1} and 29 < loop.time() - began < 33
             await until(lambda: not p.server.connections)
-        assert (await p.call(Command(11))).body == body
+        assert (await p.call(Command(10))).body == b"honest"
 
 
 @pytest.mark.spec("LIM-11")

@@ -342,6 +342,21 @@ def test_state_file_that_does_not_parse_is_read_from_its_backup(
     assert f"rm -f {file.path} {file.path}.bak" in caught.value.hint
 
 
+@pytest.mark.spec("DUR-14")
+def test_small_files_and_folders_are_synced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[int, bytes]] = []
+
+    def fsync(fd: int) -> None:
+        target = Path(f"/proc/self/fd/{fd}")
+        synced.append((os.fstat(fd).st_ino, target.read_bytes() if target.is_file() else b""))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    disk, path = Disk(), tmp_path / "x.json.tmp"
+    disk.write_file(path, b"contents")
+    disk.sync_folder(tmp_path)
+    assert synced == [(path.stat().st_ino, b"contents"), (tmp_path.stat().st_ino, b"")]
+
+
 @pytest.mark.spec("DUR-15")
 @pytest.mark.parametrize(
     ("number", "released", "kind", "text"),
