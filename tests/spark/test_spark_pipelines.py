@@ -151,11 +151,12 @@ def test_failed_run_prints_cause_in_one_line(
     assert captured.err == f"saturnmq spark stats: {said}\n" and captured.out == ""
 
 
-@pytest.mark.spec("PIP-05")
+@pytest.mark.spec("PIP-05", "STR-11")
 def test_pipeline_silences_spark_log_unless_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     levels: list[str] = []
 
     def session(*_given: Any, **settings: str) -> Any:
+        assert settings["name_server"] == "h:1", "so that the session is tracked"
         levels.append(settings["spark.log.level"])
         return SimpleNamespace(stop=lambda: None)
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from saturnmq import Outgoing
 from saturnmq.client.puller.puller import PullResult, PullStatus
-from saturnmq.errors import CallTimeout
+from saturnmq.errors import CallTimeout, ConnectFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, StoreError, response_error
@@ -181,17 +182,19 @@ def hinting(stored: list[int], hint: int) -> Any:
     """Return a link to a queue with these store times, whose broker answers every offset-by-time request with `hint`."""
 
     class Liar:
+        def __init__(self) -> None:
+            self.pulled: list[int] = []
+
         async def offset_by_time(self, _queue: MessageQueue, _when: int) -> int:
             return hint
 
         async def pull(self, queue: MessageQueue, offset: int, *, max_count: int) -> PullResult:
+            assert max_count == 1
+            self.pulled.append(offset)
             record = Message("T", b"x", store_timestamp_ms=stored[offset], queue_offset=offset)
             return PullResult(PullStatus.FOUND, offset + 1, 5, 5 + len(stored), encode_record(record))
 
-    class Link:
-        puller: Any = Liar()
-
-    return Link()
+    return SimpleNamespace(puller=Liar())
 
 
 @pytest.mark.spec("SRC-03", "SRC-04")
@@ -201,6 +204,19 @@ def test_offset_of_time_is_exact_for_any_broker_hint(stored: list[int], when: in
     stored.sort()
     found = asyncio.run(offset_of_time(hinting(stored, hint), MessageQueue("T", "b", 0), Bounds(0, len(stored)), when))
     assert found == (sum(1 for time_ms in stored if time_ms < when), False)
+
+
+@pytest.mark.spec("SRC-04")
+@pytest.mark.parametrize(("hint", "others_max"), [(700, 1), (0, 14), (300, 14), (1000, 14)])
+def test_hint_costs_reads_of_its_neighbours_and_else_a_bisection(hint: int, others_max: int) -> None:
+    """Besides, messages at growing distances are read on both sides, for store times that decrease."""
+    link, distances = hinting([2 * number for number in range(1000)], hint), [1 << number for number in range(10)]
+    bound = asyncio.run(offset_of_time(link, MessageQueue("T", "b", 0), Bounds(0, 1000), 1400))
+    pulled = link.puller.pulled
+    assert bound == (700, False) and len(pulled) == len(set(pulled))
+    around = {700 + sign * distance for sign in (-1, 1) for distance in distances} & set(range(1000))
+    assert around < set(pulled) and len(set(pulled) - around) <= others_max
+    assert hint != 700 or pulled[:2] == [699, 700]
 
 
 @pytest.mark.spec("SRC-04")
@@ -443,8 +459,9 @@ def test_fetch_retries_transient_errors_and_resumes(monkeypatch: pytest.MonkeyPa
     assert fetch.BACKOFF_S == (0.1, 5.0) and SourceOptions().read_timeout_ms == 120_000
     monkeypatch.setattr(fetch, "BACKOFF_S", (0.001, 0.002))
     busy = response_error(ResponseCode.SYSTEM_BUSY, "busy")
-    script = Script(0, 40, iter([busy, CallTimeout("late"), 3, busy]))
-    assert fetched(script, 0, 40) == list(range(40))
+    full, lost = response_error(ResponseCode.SERVICE_NOT_AVAILABLE, "no space"), ConnectFailed("lost", sent=True)
+    script = Script(0, 40, iter([busy, CallTimeout("late"), 3, busy, full, lost]))
+    assert fetched(script, 0, 40, pull_depth=1) == list(range(40)) and script.asked[:7] == [0, 0, 0, 3, 3, 3, 3]
 
     class CatchesUp(Script):
         async def pull(self, queue: MessageQueue, offset: int, **more: Any) -> PullResult:

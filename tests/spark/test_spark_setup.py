@@ -120,10 +120,12 @@ def test_run_stops_session_then_commits_last_offsets(monkeypatch: pytest.MonkeyP
     assert events == ["session stopped", "offsets committed"]
 
 
-@pytest.mark.spec("STR-18")
-def test_micro_batch_cost_is_documented() -> None:
+@pytest.mark.spec("STR-18", "SNK-09", "SNK-19")
+def test_cost_of_micro_batches_and_limits_of_sinks_are_documented() -> None:
     words = " ".join((REPOSITORY / "docs" / "spark.md").read_text().split())
     assert "0.4 to 0.8 s" in words
+    assert "drop repetitions while the query's plan is deterministic" in words
+    assert "discard a half message after about 15 checks, a minute apart" in words
 
 
 @pytest.mark.spec("SRC-21")

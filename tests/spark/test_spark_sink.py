@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -237,7 +238,7 @@ def read(spark: Any, server: SyncEmbeddedBroker, topic: str) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.spec("SNK-01", "SNK-04", "SNK-05")
+@pytest.mark.spec("SNK-01", "SNK-03", "SNK-04", "SNK-05")
 def test_written_frame_is_read_back(spark: Any, server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client:
         client.create_topic("sunk", queues=4)
@@ -257,6 +258,8 @@ def test_written_frame_is_read_back(spark: Any, server: SyncEmbeddedBroker) -> N
     assert len({r["queueId"] for r in rows}) == 4
     with pytest.raises(Exception, match=r'use .mode\("append"\)'):
         frame.write.format("rocketmq").option("nameServer", server.name_servers).mode("overwrite").save()
+    with pytest.raises(PySparkException, match=r"(?i)append"):  # Spark's own refusal of the default mode
+        frame.write.format("rocketmq").option("nameServer", server.name_servers).save()
 
 
 @pytest.mark.spark

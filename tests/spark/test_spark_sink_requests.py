@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,6 +163,52 @@ def test_sink_retries_transient_codes_only(sender: Any, code: ResponseCode, atte
     with pytest.raises(StoreError, match=r"topic T: .*the broker's remark"):
         link.run(made.send([request()]))
     assert asked[0] == attempts
+
+
+@pytest.mark.spec("SNK-04")
+@pytest.mark.parametrize(("ack", "sends", "oneway"), [("stored", 1, 0), ("durable", 4, 0), ("none", 0, 1)])
+@pytest.mark.parametrize(
+    "status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.FLUSH_SLAVE_TIMEOUT]
+)
+async def test_what_counts_as_acknowledged(
+    ack: str, sends: int, oneway: int, status: SendStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codes 10, 11 and 12 are enough for ack=stored; ack=durable sends again until the last attempt is SEND_OK."""
+    options = parse_sink_options(GIVEN | {"ack": ack}, {"body": "binary"})
+    made, sent = sending.Sender(Link(options.make_client()), options), Counter[str]()
+
+    async def deliver(_request: EncodedRequest) -> list[Receipt]:
+        sent["two-way"] += 1
+        return [Receipt(status if sent["two-way"] < 4 else SendStatus.SEND_OK, "1", "", MessageQueue("T", "b", 0), 0)]
+
+    async def without_answer(_request: EncodedRequest) -> None:
+        sent["one-way"] += 1
+
+    monkeypatch.setattr(made, "_deliver", deliver)
+    monkeypatch.setattr(made, "_oneway", without_answer)
+    await made.send([request()])
+    assert (sent["two-way"], sent["one-way"]) == (sends, oneway)
+    assert parse_sink_options(GIVEN, {"body": "binary"}).ack == "stored"
+
+
+@pytest.mark.spec("SNK-08")
+def test_rejected_request_leaves_no_other_one_pending(sender: Any) -> None:
+    link, made = sender
+    ended: list[int] = []
+
+    async def deliver(asked: EncodedRequest) -> list[Receipt]:
+        if asked.target.queue_id < 0:
+            raise ResponseError("the broker's remark", code=int(ResponseCode.MESSAGE_ILLEGAL))
+        try:
+            await asyncio.Event().wait()  # a response that never arrives
+        finally:
+            ended.append(asked.target.queue_id)
+        return []
+
+    made._deliver = deliver
+    with pytest.raises(StoreError, match="the broker's remark"):
+        link.run(made.send([request("b", 0), request("b", 1), request()]))
+    assert sorted(ended) == [0, 1]
 
 
 @pytest.mark.spec("SNK-08")
