@@ -16,7 +16,7 @@ from saturnmq.protocol.frames.command import Command
 
 @pytest.mark.spec("SEC-03", "G12")
 @pytest.mark.parametrize("key", ["configStorePath", "configStorePathName", "kvConfigPath", "rocketmqHome"])
-async def test_published_request_writes_no_file(tmp_path: Path, key: str) -> None:
+async def test_published_request_writes_no_file(tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture) -> None:
     target = tmp_path / "written-by-request"
     body = f"{key}={target}\nproductEnvName=test/path\\ntest"
 
@@ -29,6 +29,8 @@ async def test_published_request_writes_no_file(tmp_path: Path, key: str) -> Non
         put = Command(RequestCode.PUT_KV_CONFIG, ext={"namespace": "n", "key": "k", "value": "v"})
         await w.client.invoke(w.server.name_servers, put, 5000)
     assert not target.exists()
+    lines = [record.getMessage() for record in caplog.records if record.name == "saturnmq.audit"]
+    assert sum("code=318 name=UPDATE_NAMESRV_CONFIG" in line and 'result="code 16: ' in line for line in lines) == 1
 
 
 @pytest.mark.spec("SEC-03")

@@ -72,14 +72,15 @@ def test_client_with_explicit_queues_refreshes_routes() -> None:
 
 @pytest.mark.spec("CHA-05", "CHA-06")
 def test_outcome_of_library_errors() -> None:
-    def failed(cause: SaturnError) -> SendFailed:
+    def failed(cause: SaturnError, attempts: int = 1) -> SendFailed:
         error = SendFailed(
-            topic="t", group="g", attempts=1, elapsed_ms=1, brokers=["b"], cause=cause, outcome_unknown=True
+            topic="t", group="g", attempts=attempts, elapsed_ms=1, brokers=["b"], cause=cause, outcome_unknown=True
         )
         error.__cause__ = cause
         return error
 
     assert outcome_of(failed(response_error(14, "no quorum"))) == "fail"
+    assert outcome_of(failed(response_error(14, "no quorum"), attempts=2)) == "unknown", "of the first nothing is known"
     assert outcome_of(failed(response_error(1, "busy"))) == "unknown"
     assert outcome_of(failed(CallTimeout("late"))) == "unknown"
     assert outcome_of(failed(ConnectFailed("lost", sent=True))) == "unknown"

@@ -134,6 +134,12 @@ async def test_dledger_port_serves_only_hosts_of_members_and_operators(tmp_path:
 
 @pytest.mark.spec("SEC-18", "DL-X21")
 async def test_hosts_of_changed_members_replace_those_of_the_file() -> None:
+    by_default = PeerAccess(["10.0.0.1"])
+    assert [by_default.origin(peer) for peer in ("127.0.0.1:1", "::1:1", "10.0.0.2:1")] == [
+        Origin.ADMIN,
+        Origin.ADMIN,
+        Origin.STRANGER,
+    ]
     names: list[str] = []
 
     def resolve(name: str) -> list[str]:

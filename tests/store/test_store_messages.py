@@ -429,6 +429,23 @@ def test_bad_record_is_cut_above_durable_offset_rejected_below(
     closed(store)
 
 
+@pytest.mark.spec("DUR-08", "ST-12")
+def test_log_ends_before_a_filler_of_another_length(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = opened(tmp_path)
+    results = [store.put(message(b"%03d" % n * 50)) for n in range(30)]
+    killed(store)
+    last = results[-1].physical_offset // CL * CL
+    filler = max(result.end_offset for result in results if result.end_offset <= last)
+    log = tmp_path / "commitlog" / f"{last - CL:020d}"
+    raw = bytearray(log.read_bytes())
+    assert raw[filler - last :][:4] == (last - filler).to_bytes(4, "big")
+    raw[CL + filler - last + 3] ^= 1
+    log.write_bytes(raw)
+    store = opened(tmp_path)
+    assert f"log end recovered offset={filler} " in caplog.text
+    killed(store)
+
+
 @pytest.mark.spec("RC-07", "RC-08", "DUR-07", "DUR-09", "DUR-18")
 def test_recovery_plan() -> None:
     files = [FileFacts(n * 100, 1000 + n) for n in range(5)]
