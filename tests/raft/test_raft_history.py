@@ -263,6 +263,15 @@ def more_than_a_second_comes_again_after_a_switch(h: SequentialHistory) -> None:
     h.all_three()
 
 
+@bad("nonmonotonic-poll")
+def a_subscriber_is_sent_back_before_the_switch(h: SequentialHistory) -> None:
+    h.three()
+    h.read((0, "a"), (1, "b"), mode="subscribed")
+    h.read((0, "a"), mode="subscribed")
+    h.other("switch")
+    h.all_three()
+
+
 @bad("int-poll-skip")
 def an_answer_has_a_hole(h: SequentialHistory) -> None:
     h.three()

@@ -124,16 +124,19 @@ def test_offset_outside_queue_is_error_or_clamped(monkeypatch: pytest.MonkeyPatc
     async def states(_core: Any, _group: str, offsets: dict[MessageQueue, int]) -> dict[Key, QueueState]:
         return {key_of(queue): QueueState(QUEUES[queue]) for queue in offsets}
 
-    def clamped(**options: str) -> list[int]:
+    def clamped(offset: int, **options: str) -> list[int]:
         link: Any = SimpleNamespace(core=None, puller=SimpleNamespace(group="readers"))
-        offsets = dict.fromkeys(QUEUES, 5)
+        offsets = dict.fromkeys(QUEUES, offset)
         work = checked(link, dict(QUEUES), offsets, parse_options(GIVEN | options), "startingOffsets")
         return list(asyncio.run(work).values())
 
     monkeypatch.setattr(planning, "queue_states", states)
     with pytest.raises(DataLossError, match=r"offset 5 of T/b/1 is outside 10\.\.100"):
-        clamped()
-    assert clamped(failOnDataLoss="false") == [5, 10, 20]
+        clamped(5)
+    with pytest.raises(DataLossError, match=r"offset 101 of T/b/0 is outside 0\.\.100"):
+        clamped(101)
+    assert clamped(5, failOnDataLoss="false") == [5, 10, 20]
+    assert clamped(101, failOnDataLoss="false") == [100, 100, 100]
 
 
 @pytest.mark.spec("SRC-06")

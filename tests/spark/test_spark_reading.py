@@ -280,6 +280,9 @@ def test_queue_without_committed_offset_uses_fallback() -> None:
 @pytest.mark.spec("SRC-01", "SRC-11", "SRC-12")
 def test_sub_expression_is_evaluated_by_broker(server: SyncEmbeddedBroker, topic: str) -> None:
     assert numbers(reader(server, subExpression="a || none")) == list(range(0, 400, 2))
+    assert numbers(reader(server, subExpression="none", readTimeoutMs=3000)) == [], (
+        "the next offset of the answer counts"
+    )
     assert numbers(reader(server, subExpression="a", startingOffsets=queue_json(98))) == [248, 298, 348, 398]
     with pytest.raises(ConfigError, match="subExpression='n >'"):
         reader(server, subExpression="n >", expressionType="SQL92")

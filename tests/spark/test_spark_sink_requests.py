@@ -64,6 +64,18 @@ def test_separator_in_any_text_is_bad_row(column: str, separator: str) -> None:
         encoded(columns)
 
 
+@pytest.mark.spec("SNK-01")
+def test_batches_end_at_either_limit() -> None:
+    bodies = {"body": [bytes(1000)] * 30}
+    by_bytes = encoded(bodies, batch_bytes=8192)
+    assert [made.rows for made in by_bytes] == [7, 7, 7, 7, 2] and all(
+        len(made.prepared.body) <= 8192 for made in by_bytes
+    )
+    assert [made.rows for made in encoded(bodies, batch_messages=12)] == [12, 12, 6]
+    defaults = parse_sink_options(GIVEN, {"body": "binary"})
+    assert (defaults.batch_bytes, defaults.batch_messages, defaults.in_flight) == (1 << 20, 512, 16)
+
+
 @pytest.mark.spec("SNK-03")
 @pytest.mark.parametrize("make", [RocketMQDataSource.writer, RocketMQDataSource.streamWriter])
 def test_sink_refuses_overwrite_and_complete_mode(make: Any) -> None:

@@ -422,15 +422,18 @@ def test_group_offsets_are_committed_at_interval_and_never_backwards(server: Syn
 
 
 class Cluster:
-    """A link to two masters; only the second one has these members of every group. No group has a retry topic."""
+    """A link to two masters; only the second one has these members of every group."""
 
-    def __init__(self, members: list[str]) -> None:
+    def __init__(self, members: list[str], *, has_retry_topic: bool = False) -> None:
         self.members = members
         self.asked: list[tuple[str, int]] = []
         self.offsets: dict[Key, int] = {}
         masters = {"a": "a:1", "b": "b:1"}
 
         async def none(_topic: str) -> None: ...
+
+        async def retry_route(_topic: str) -> object:
+            return object() if has_retry_topic else None
 
         async def route(_topic: str) -> Any:
             return SimpleNamespace(addresses=masters, master=masters.get)
@@ -447,7 +450,7 @@ class Cluster:
             )
 
         self.core = SimpleNamespace(
-            routes=SimpleNamespace(refresh=none), read_route=route, client_id="id", remote=SimpleNamespace(call=call),
+            routes=SimpleNamespace(refresh=retry_route), read_route=route, client_id="id", remote=SimpleNamespace(call=call),
             call_broker=call, settings=SimpleNamespace(api_timeout_ms=3000))  # fmt: skip
 
         async def stored(_group: str, queue: MessageQueue) -> int:
@@ -476,6 +479,13 @@ def test_group_with_live_members_gets_warning_instead_of_heartbeat(
         made.flush(offset)
     assert link.asked == members * 2 and link.offsets == {key: 5}
     assert caplog.text.count("group has live consumers group=G") == 1
+    complete = Cluster([], has_retry_topic=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("saturnmq.spark.offset_tracker.linked", lambda _options: contextlib.nullcontext(complete))
+        other = OffsetCommitter(ConnectionOptions("h:1"), 0)
+        other.reached("G", {key: 8})
+        other.flush(8)
+    assert (complete.offsets, complete.asked) == ({key: 8}, []), "mqadmin finds the route of the retry topic"
     link.members, link.asked = [], []
     made.reached("G", {key: 8})
     made.flush(8)

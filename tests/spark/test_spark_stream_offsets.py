@@ -61,6 +61,9 @@ def test_trigger_limit_is_shared_by_backlog_and_limits_combine() -> None:
     assert both.needs_sizes and not BatchAdmission(50, 0, 0, 0).needs_sizes
     for size, expected in ((100.0, 10), (1.0, 50)):
         assert both.reach({A: 0}, {A: 200}, 0, {A: size}) == {A: expected}
+    reader = made({A: Bounds(0, 50), OTHER: Bounds(30, 400)}, maxOffsetsPerTrigger=20)
+    end = latest(reader, to_offset({A: 50}))
+    assert from_offset(end) == {A: 50, OTHER: 50}, "of a queue that appears later, too, from its first offset on"
 
 
 @pytest.mark.spec("STR-07")

@@ -476,6 +476,7 @@ async def test_reserve_is_allocated_again_unless_the_disk_is_full(
     await store.stop()
 
 
+@pytest.mark.spec("DUR-15")
 async def test_space_that_a_run_frees_ends_the_refusal(tmp_path: Path) -> None:
     store = await filled(tmp_path, delete_pause_ms=0, delete_queue_pause_ms=0)
     store.disk_usage = lambda: Usage(95 if len(store.log.files) > 1 else 50, 10, 10)  # type: ignore[method-assign]
