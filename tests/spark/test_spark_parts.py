@@ -84,6 +84,13 @@ def test_json_offsets_must_name_exactly_the_queues() -> None:
     short = parse_options(GIVEN | {"startingOffsets": '{"T":{"b":{"0":5,"7":1}}}'}).starting
     with pytest.raises(ConfigError, match=r"does not name T/b/1, T/b/2 and names T/b/7"):
         resolved_offsets(QUEUES, short, "startingOffsets")
+    for table, words in (
+        ({"0": 5, "1": 5}, "startingOffsets does not name T/b/2"),
+        ({"0": 5, "1": 5, "2": 5, "7": 5}, "startingOffsets names T/b/7, which"),
+    ):
+        named = parse_options(GIVEN | {"startingOffsets": json.dumps({"T": {"b": table}})}).starting
+        with pytest.raises(ConfigError, match=words):
+            resolved_offsets(QUEUES, named, "startingOffsets")
 
 
 @pytest.mark.spec("SRC-02")
