@@ -51,7 +51,7 @@ $(LIGHT): pyproject.toml $(HOT)
 	  { echo "make: $(PYTHON) is older than 3.11; install a newer one or say make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "make: $(PYTHON) cannot make a virtual environment (no ensurepip); on Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
-	@echo "setting up $(VENV), without Spark: about 120 MB"
+	@echo "setting up $(VENV), without Spark: about 140 MB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade "pip>=24"
 	$(call install,light)
@@ -64,7 +64,7 @@ $(READY): $(LIGHT)
 	$(call install,dev)
 	@touch $@
 
-setup: $(LIGHT)  ## make .venv for tests and lint, without Spark and JDK (about 120 MB)
+setup: $(LIGHT)  ## make .venv for tests and lint, without Spark and JDK (about 140 MB)
 
 setup-spark: $(READY)  ## add Spark, a JDK and all else that tests need (about 650 MB more)
 
@@ -75,11 +75,15 @@ peers:  ## what tests need of Debian, where it is missing: Chromium for the cons
 demo: $(READY)  ## a real data set through the broker and out of Spark (KEEP=1 stays up)
 	KEEP=$(KEEP) $(BIN)/python demo/flights.py
 
-# What the tests of one package need: most need neither Spark nor a browser.
-NEEDED := $(if $(and $(P),$(filter-out $(WITH_SPARK),$(firstword $(subst /, ,$(P))))),$(LIGHT),$(READY))
+# The tests that P names, and what they need: most need neither Spark nor a browser.
+NAMED := $(patsubst tests/%,%,$(P))
+NEEDED := $(if $(filter $(WITH_SPARK),$(foreach path,$(or $(NAMED),spark),$(firstword $(subst /, ,$(path))))),$(READY),$(LIGHT))
 
-test: $(NEEDED)  ## the tests; P=filter: of one package or file below tests/ (HYPOTHESIS_SEED=N draws new examples)
-	$(PYTEST) $(addprefix tests/,$(P)) $(UNIT) $(if $(P),$(FEW_WORKERS),$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+test: $(NEEDED)  ## the tests; P=filter: of packages, files or functions below tests/ (HYPOTHESIS_SEED=N draws new examples)
+	@for path in $(NAMED); do \
+	  test -e "tests/$${path%%::*}" || { echo "P=$$path: there is no tests/$${path%%::*}; try: ls tests" >&2; exit 2; }; \
+	done
+	$(PYTEST) $(addprefix tests/,$(NAMED)) $(UNIT) $(if $(P),$(FEW_WORKERS),$(WORKERS)) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 test-pure: $(READY)  ## the tests of what has a compiled part, without it
 	SATURNMQ_PURE=1 $(PYTEST) $(addprefix tests/,protocol net store broker raft client) $(UNIT) $(WORKERS) $(FOLDERS) $(RERUNS)

@@ -12,6 +12,7 @@ import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Consumer, Filter, Message, PullStatus, ResponseError, sql, tag
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.filters import subscription_data
+from saturnmq.filter.tags import parse_tags
 from saturnmq.testing import BrokerFixture, EmbeddedBroker, SyncEmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -194,3 +195,9 @@ def test_tag_that_no_filter_can_match_is_sent_with_a_warning(
     asyncio.run(work())
     warnings = [record.getMessage() for record in caplog.records if "matches no tag filter" in record.getMessage()]
     assert len(warnings) == 1 and "tag='a||b'" in warnings[0]
+
+
+@pytest.mark.spec("FIL-01")
+@pytest.mark.parametrize("expression", ["\u3000a", "a\x00 || b", "\ta||\x1fb ||  || c", "a\xa0"])
+def test_client_and_broker_split_an_expression_into_the_same_tags(expression: str) -> None:
+    assert sorted(tag(expression).tags) == sorted(parse_tags(expression).tags)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.filter import SQL92, FilterError, compile_sql
+from saturnmq.filter.tags import BLANKS, split_tags
 from saturnmq.protocol.bodies import SubscriptionData
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import java_hash
@@ -45,7 +46,7 @@ def tag(expression: str = ALL) -> Filter:
     """
     if not isinstance(expression, str):
         raise ConfigError(f"a tag filter is text like 'paid || refunded', not {type(expression).__name__}")
-    expression = expression.strip() or ALL
+    expression = expression.strip(BLANKS) or ALL
     if expression != ALL and not split_tags(expression):
         raise ConfigError(f"tag filter {expression!r:.80} names no tag; write 'paid || refunded' or '*'")
     return Filter(expression)
@@ -67,13 +68,6 @@ def sql(expression: str) -> Filter:
     except FilterError as error:
         raise ConfigError(error.message) from error
     return Filter(expression, SQL92)
-
-
-def split_tags(expression: str) -> list[str]:
-    """The tags of an expression in the order written; an empty list for `*`."""
-    if expression in (ALL, ""):
-        return []
-    return [part.strip() for part in expression.split("||") if part.strip()]
 
 
 def subscription_data(topic: str, topic_filter: Filter, version_ms: int) -> SubscriptionData:

@@ -19,9 +19,7 @@ TEXT_MAX: Final = 32_768  # characters of an expression; a pull that carries it 
 TAGS_MAX: Final = 1024
 _CACHED_CHARS_MAX: Final = 256
 _SEPARATOR: Final = "||"
-_BLANKS: Final = "".join(
-    map(chr, range(0x21))
-)  # the characters that Java's String.trim removes: everything up to space
+BLANKS: Final = "".join(map(chr, range(0x21)))  # the characters that Java's String.trim removes: everything up to space
 
 
 class TagExpression(NamedTuple):
@@ -50,9 +48,16 @@ def parse_tags(text: str | None) -> TagExpression:
         raise FilterError(TAG, text, "there is no tag between the separators", 0, ("a tag", "*"))
     if len(text) > TEXT_MAX:
         raise FilterError(TAG, text, f"it has {len(text)} characters, at most {TEXT_MAX} are allowed", None)
-    tags = tuple(dict.fromkeys(tag for part in text.split(_SEPARATOR) if (tag := part.strip(_BLANKS))))
+    tags = tuple(dict.fromkeys(split_tags(text)))
     check_count(text, len(tags))
     return TagExpression(text, tags, frozenset(map(java_hash, tags)), False)
+
+
+def split_tags(text: str) -> list[str]:
+    """The tags of an expression in the order written; none for `*`."""
+    if text == EVERYTHING:
+        return []
+    return [tag for part in text.split(_SEPARATOR) if (tag := part.strip(BLANKS))]
 
 
 def tag_filter(text: str | None) -> PullFilter:

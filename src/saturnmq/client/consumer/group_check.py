@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from saturnmq.client.connection.core import Core
-from saturnmq.client.filters import TAG, split_tags
+from saturnmq.client.filters import TAG
+from saturnmq.filter.tags import split_tags
 from saturnmq.protocol.bodies import ConsumerConnection, SubscriptionData
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError
