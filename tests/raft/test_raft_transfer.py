@@ -381,8 +381,9 @@ def test_preferred_member_with_outdated_state_refuses_transfer() -> None:
         assert take(other, leader_id=leader_id) is None and other.state.role is Role.CANDIDATE
 
 
-@pytest.mark.spec("DL-X18", "DL-L09")
-def test_transfer_to_refusing_preferred_member_backs_off() -> None:
+@pytest.mark.spec("DL-X18", "DL-X15", "DL-L09")
+@pytest.mark.parametrize("refusal", [Code.TAKE_LEADERSHIP_FAILED, Code.DISK_ERROR])
+def test_transfer_to_refusing_preferred_member_backs_off(refusal: Code) -> None:
     bench = leader(preferred_leaders=("n1",), lease_ms=1_000_000, heartbeat_interval_ms=900_000)
     bench.node._heartbeats.live = {"n1": True}
 
@@ -392,7 +393,7 @@ def test_transfer_to_refusing_preferred_member_backs_off() -> None:
             bench.tick(1000)
             for send in bench.sends("n1", TransferRequest):
                 if send.call in bench.state.calls:
-                    bench.answer(send, TransferResponse(code=Code.TAKE_LEADERSHIP_FAILED))
+                    bench.answer(send, TransferResponse(code=refusal))
             assert bench.reply(bench.propose(b"x")) is None  # appends are accepted
             bench.node._leader.peers["n1"].watermark = bench.state.log.end
         return len(bench.sends("n1", TransferRequest))

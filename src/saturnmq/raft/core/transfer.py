@@ -188,7 +188,7 @@ class Transfers:
             self.outgoing = None
         if self.state.term == outgoing.term:
             self.state.transferee = None
-            if outgoing.token == OWN_TOKEN and code == Code.TAKE_LEADERSHIP_FAILED:
+            if outgoing.token == OWN_TOKEN and code in (Code.TAKE_LEADERSHIP_FAILED, Code.DISK_ERROR):
                 self._refused += 1
         self._reply(outgoing.token, code)
 
