@@ -22,6 +22,7 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message, decode_records
 from saturnmq.raft.settings import RaftSettings
 from saturnmq.replication.dledger.member import GroupMember
+from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.store import StoreProfile, StoreSettings
 from waiting import until
 
@@ -96,7 +97,7 @@ class LedgerGroup:
 
     async def start(self, name: str, **changes: Any) -> Broker:
         raft = self.raft_settings(name, **changes)
-        broker = Broker(self.settings(), self.store(name), NetSettings(), raft=raft, tls=self.tls)
+        broker = Broker(self.settings(), self.store(name), NetSettings(), raft=raft, ha=HaSettings(), tls=self.tls)
         self.brokers[name] = broker
         await broker.start()
         return broker

@@ -202,10 +202,14 @@ async def test_failed_housekeeping_is_reported_as_storage_failure(
 
 @pytest.mark.spec("DL-Q07")
 async def test_checkpoint_is_written_periodically(tmp_path: Path) -> None:
-    async with group(tmp_path, 1) as made:
-        await made.append(b"a")
+    clock = asyncio.get_running_loop().time
+    async with group(tmp_path, 1, checkpoint_interval_ms=RaftSettings().checkpoint_interval_ms) as made:
+        began = clock()
         file = CheckpointFile(tmp_path / "dledger-n0")
-        await made.until(lambda: file.read() == LedgerCheckpoint(0, 0), "the checkpoint is not written")
+        for end in range(2):
+            await made.append(b"a")
+            await made.until(lambda end=end: file.read() == LedgerCheckpoint(end, end), "the checkpoint is not written")
+            assert 3 * end < clock() - began < 3 * (end + 1) + 1
 
 
 @pytest.mark.spec("DL-M09", "DL-A10", "DL-M07", "DL-M06")
@@ -692,8 +696,11 @@ async def test_call_without_response_counts_as_network_error(tmp_path: Path) -> 
         silent = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
         host, port = silent.sockets[0].getsockname()[:2]
         leader.readdress(other, f"{host}:{port}")
+        clock = asyncio.get_running_loop().time
+        began = clock()
         answer = await leader.transfer(other)
         assert answer.code == Code.NETWORK_ERROR
+        assert 0.3 <= clock() - began < 1
         silent.close()
         for writer in writers:
             writer.close()

@@ -165,14 +165,16 @@ def test_candidate_raises_its_term_once_after_a_lost_round() -> None:
     assert [send.request.term for send in bench.sends(kind=VoteRequest)] == [5, 5], "no quorum answered"
 
 
-@pytest.mark.spec("DL-E04", "DL-E06")
+@pytest.mark.spec("DL-E03", "DL-E04", "DL-E06")
 def test_candidate_that_saw_a_higher_term_takes_it_and_one_that_leads_does_not_vote() -> None:
     bench = Bench(term=4)
     bench.tick()
     bench.forget()
     bench.vote("n2", 7)
     assert bench.node._elector.raise_now and bench.state.term == 4
+    bench.node._elector.next_vote_ms = bench.now_ms + 9000
     bench.tick()
+    assert bench.node._elector.next_vote_ms == bench.now_ms + 300
     assert (bench.state.term, bench.sends(kind=VoteRequest)) == (7, []), "taken, without a vote in this tick"
     assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE and not bench.node._elector.raise_now
     leading = Bench(term=4).lead()
@@ -210,15 +212,16 @@ def test_vote_interval_is_short_while_taking_leadership(chance: int, expected: i
 
 
 @pytest.mark.spec("DL-E10", "DL-E11")
-def test_vote_round_ends_at_deadline_and_ignores_late_answers() -> None:
-    bench = Bench(chance=500)
+@pytest.mark.parametrize(("chance", "wait_ms"), [(0, 2000), (500, 2500), (999, 2999), (1000, 2000)])
+def test_vote_round_ends_at_deadline_and_ignores_late_answers(chance: int, wait_ms: int) -> None:
+    bench = Bench(chance=chance)
     bench.tick()
     sends = bench.sends()
     bench.answer(sends[0], None)
-    bench.tick(2499)
+    bench.tick(wait_ms - 1)
     assert bench.node._elector.round is not None
     bench.tick(1)
-    assert bench.node._elector.round is None  # 2000 + 500
+    assert bench.node._elector.round is None
     bench.vote_answer(sends[1], V.ACCEPT)
     assert bench.state.role is Role.CANDIDATE
 
@@ -467,6 +470,7 @@ def test_become_candidate_ignores_older_term_and_notifies_again() -> None:
     bench.state.become_candidate(6)
     bench.state.become_candidate(6)
     assert [type(action) for action in bench.state.out] == [RoleChanged, RoleChanged]
+    bench.state.become_candidate(5)
     assert (bench.state.known_max_term, bench.state.term) == (6, 5)
 
 
@@ -503,6 +507,10 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
     for send in bench.sends():
         bench.vote_answer(send, V.REJECT_ALREADY_VOTED)
     assert bench.node._elector.last_result is Parsed.WAIT_TO_VOTE_NEXT
+    bench.node._heartbeats.patient_until_ms = (
+        bench.now_ms + 60_000
+    )  # as a former leader with longer intervals had announced
+    bench.state.transferee = "n2"
     bench.follow("n1")
     assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
     assert bench.node._heartbeats.patient_until_ms == bench.now_ms + 6000

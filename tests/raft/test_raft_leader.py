@@ -292,7 +292,7 @@ def test_push_carries_committed_index() -> None:
     assert {send.request.commit_index for send in bench.sends("n1", PushRequest)} == {2}
 
 
-@pytest.mark.spec("DL-P02")
+@pytest.mark.spec("DL-P02", "DL-Q05")
 def test_new_term_starts_with_compare_and_ignores_old_responses() -> None:
     bench = leader()
     bench.propose(b"a")

@@ -234,7 +234,7 @@ def test_isolated_follower_returns_without_deposing_leader() -> None:
 
 
 @pytest.mark.spec("DL-E24")
-def test_two_of_three_members_elect_but_one_alone_does_not() -> None:
+def test_two_members_elect_but_one_alone_does_not() -> None:
     cluster = Cluster(5, members=2)
     cluster.start()
     cluster.events.run_until(20_000)

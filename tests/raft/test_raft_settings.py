@@ -60,6 +60,9 @@ def test_peers_that_make_no_sense_are_named(text: str, problem: str) -> None:
 @pytest.mark.spec("DL-M03")
 def test_broker_id_is_one_above_the_number_of_the_member() -> None:
     assert [broker_id(name) for name in ("n0", "n1", "a12")] == [1, 2, 13]
+    for name in ("ab1", "n", "1", "n1a"):
+        known = RaftSettings(enabled=True, group="g", peers_text=f"{name}-h:1", self_id=name)
+        assert "one letter and digits" in known.validate()[0], name
 
 
 def test_places_of_a_member_are_derived_from_its_keys() -> None:

@@ -231,19 +231,26 @@ def test_append_request_is_base64_and_network_batch_is_ignored() -> None:
 
 
 @pytest.mark.spec(
-    "DL-H05", "DL-H06", "DL-L01", "DL-L02", "DL-L05", "DL-M07", "DL-M08", "DL-A03", "DL-A07", "DL-A10", "DL-X11"
-)
+    "DL-H05", "DL-H06", "DL-L01", "DL-L02", "DL-L05", "DL-L07", "DL-M06", "DL-M07", "DL-M08", "DL-A03", "DL-A07", "DL-A10",
+    "DL-F01", "DL-X11",
+)  # fmt: skip
 def test_response_codes_have_the_numbers_of_dledger() -> None:
     """Other tests compare names."""
     numbers = {
-        "SUCCESS": 200, "NETWORK_ERROR": 302, "UNKNOWN_GROUP": 400, "UNKNOWN_MEMBER": 401, "UNEXPECTED_MEMBER": 402,
-        "EXPIRED_TERM": 403, "NOT_LEADER": 404, "NOT_FOLLOWER": 405, "INCONSISTENT_STATE": 406, "INCONSISTENT_TERM": 407,
-        "INCONSISTENT_LEADER": 409, "INDEX_OUT_OF_RANGE": 410, "DISK_FULL": 415, "TERM_NOT_READY": 416,
-        "FALL_BEHIND_TOO_MUCH": 417, "TAKE_LEADERSHIP_FAILED": 418, "INDEX_LESS_THAN_LOCAL_BEGIN": 419,
-        "REQUEST_WITH_EMPTY_BODYS": 420, "TERM_CHANGED": 501, "WAIT_QUORUM_ACK_TIMEOUT": 502, "LEADER_PENDING_FULL": 503,
-        "LEADER_NOT_READY": 505, "LEADER_TRANSFERRING": 506,
+        "UNKNOWN": -1, "SUCCESS": 200, "TIMEOUT": 300, "METADATA_ERROR": 301, "NETWORK_ERROR": 302, "UNSUPPORTED": 303,
+        "UNKNOWN_GROUP": 400, "UNKNOWN_MEMBER": 401, "UNEXPECTED_MEMBER": 402, "EXPIRED_TERM": 403, "NOT_LEADER": 404,
+        "NOT_FOLLOWER": 405, "INCONSISTENT_STATE": 406, "INCONSISTENT_TERM": 407, "INCONSISTENT_INDEX": 408,
+        "INCONSISTENT_LEADER": 409, "INDEX_OUT_OF_RANGE": 410, "UNEXPECTED_ARGUMENT": 411, "REPEATED_REQUEST": 412,
+        "REPEATED_PUSH": 413, "DISK_ERROR": 414, "DISK_FULL": 415, "TERM_NOT_READY": 416, "FALL_BEHIND_TOO_MUCH": 417,
+        "TAKE_LEADERSHIP_FAILED": 418, "INDEX_LESS_THAN_LOCAL_BEGIN": 419, "REQUEST_WITH_EMPTY_BODYS": 420,
+        "PUSH_REQUEST_IS_FULL": 421, "INTERNAL_ERROR": 500, "TERM_CHANGED": 501, "WAIT_QUORUM_ACK_TIMEOUT": 502,
+        "LEADER_PENDING_FULL": 503, "ILLEGAL_MEMBER_STATE": 504, "LEADER_NOT_READY": 505, "LEADER_TRANSFERRING": 506,
     }  # fmt: skip
-    assert {code.name: int(code) for code in Code if code.name in numbers} == numbers
+    assert {code.name: int(code) for code in Code} == numbers
+    assert [int(code) for code in DLedgerCode][:8] == [50000, 50001, 50002, 51001, 51002, 51003, 51004, 51005]
+    assert [code.name for code in DLedgerCode][:8] == [
+        "METADATA", "APPEND", "GET", "VOTE", "HEART_BEAT", "PULL", "PUSH", "LEADERSHIP_TRANSFER",
+    ]  # fmt: skip
 
 
 @pytest.mark.spec("DL-M06")

@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saturnmq.config.settings import load
 from saturnmq.net.connection import Connection
 from saturnmq.net.server import RemotingServer
 from saturnmq.net.settings import NetSettings
-from saturnmq.protocol.errors import BodyError
+from saturnmq.protocol.errors import BodyError, ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.access import PeerAccess
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import Code, PushKind, PushRequest, PushResponse, Request, Response
 from saturnmq.raft.peers import Peers
+from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.wire.codec import DLedgerCode, encode
 from saturnmq.raft.wire.push import OFFER, decode_answer, decode_push, encode_answer, encode_push, is_plain
 
@@ -70,6 +72,19 @@ def test_binary_push_any_bytes_parse_or_raise_body_error(data: bytes) -> None:
         except BodyError:
             continue
         assert isinstance(found, PushRequest | PushResponse)
+
+
+@pytest.mark.spec("DL-X14")
+def test_largest_batch_fits_a_frame_of_16_mib() -> None:
+    """A batch of the largest size that settings allow, short of one byte, and the largest entry behind it."""
+    batch_bytes = 4_194_304
+    for name in ("dledger.maxBatchPushSize", "dledger.autoBatchPushSize"):
+        load(RaftSettings, ("test", {name: str(batch_bytes)}))
+        with pytest.raises(ConfigError, match=name):
+            load(RaftSettings, ("test", {name: str(batch_bytes + 1)}))
+    entries = (entry(4, bytes(batch_bytes - 49)), entry(5, bytes(batch_bytes - 48)))
+    assert [one.size for one in entries] == [batch_bytes - 1, batch_bytes]
+    assert len(encode(PushRequest(**SIDES, term=2**62, commit_index=2**62, entries=entries, batch=True))) < 12 << 20
 
 
 @pytest.mark.spec("DL-X14")
