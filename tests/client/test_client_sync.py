@@ -39,7 +39,7 @@ WITHOUT = {
     "Client": {"last_words"},
     "Producer": {"answer", "send_prepared"},
     "Consumer": {
-        "bytes_left", "deliver", "deliver_first", "handle", "heartbeat_data", "persist_offsets", "prefetch_bytes_of",
+        "bytes_left", "deliver", "deliver_first", "fail", "handle", "heartbeat_data", "persist_offsets", "prefetch_bytes_of",
         "prefetch_of", "redeliver_later", "reset_offsets", "resize", "room_made", "subscription_expression",
         "subscription_lost", "subscription_type", "subscription_version", "task_ended", "topic_missing",
         "wake_rebalance", "wanted_tags", "withdraw",

@@ -1,4 +1,7 @@
-"""Readers that no message can reach, without a subscription or with missing topics: a warning at once, an error after a time."""
+"""Readers that no message can reach.
+
+Without a subscription or with missing topics: a warning at once, an error after a time. After a dead background task: an error.
+"""
 # ruff: noqa: SIM117 - separate nested blocks for cluster, client and the objects created from it
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from typing import Any
 import pytest
 
 import saturnmq.sync
-from saturnmq import Client, ClientError, ConfigError, Consumer, Message, RouteNotFound
+from saturnmq import Client, ClientError, ConfigError, Consumer, ConsumerStopped, Message, RouteNotFound
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing import BrokerFixture, EmbeddedBroker
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 
@@ -156,6 +160,42 @@ async def test_cancelled_waiting_reader_loses_no_message(cluster: Any) -> None:
             await inbox.subscribe("T")
             c.broker.put("T", 0, b"x")
             assert (await readers[1]).body == b"x"
+
+
+async def broken() -> None:
+    raise ZeroDivisionError("bug")
+
+
+@pytest.mark.spec("API-26")
+async def test_dead_task_of_the_client_fails_a_waiting_reader(cluster: Any) -> None:
+    """Regression: only the next call raised; a reader went on waiting, though nothing kept its client in the group."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T")
+            waiting = asyncio.ensure_future(inbox.recv())
+            await asyncio.sleep(0)
+            client._core.spawn("broken", broken())
+            with pytest.raises(ConsumerStopped, match="bug") as caught:
+                await waiting
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.spec("API-26")
+async def test_dead_task_of_the_client_ends_its_listeners_which_leave_the_group(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+
+        @client.listener("T", group="g")
+        async def handle(message: Message[bytes]) -> None: ...
+
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: "g" in client._core.consumers)
+        consumer: Any = client._core.consumers["g"]
+        await until(lambda: consumer._inbox._readers)
+        client._core.spawn("broken", broken())
+        async with asyncio.timeout(60):
+            with pytest.raises(ConsumerStopped, match="bug"):
+                await running
+        assert [command.ext["consumerGroup"] for command in c.broker.of(35)] == ["g"]
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "1", 86_401])

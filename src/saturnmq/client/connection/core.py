@@ -82,6 +82,7 @@ class RegisteredConsumer(Protocol):
     def wake_rebalance(self) -> None: ...
     def persist_offsets(self) -> Awaitable[None]: ...
     def handle(self, command: Command) -> Reply: ...
+    def fail(self, cause: BaseException) -> None: ...
 
 
 def check_state(role: str, state: ClientState) -> None:
@@ -219,7 +220,7 @@ class Core:
     # tasks
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any], *, vital: bool = True) -> asyncio.Task[Any]:
-        """Start a task that `stop` cancels and awaits. If a vital task dies, `check_running` raises from then on."""
+        """Start a task that `stop` cancels and awaits. If a vital task dies, `check_running` and readers raise."""
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=f"saturnmq {name}")
         self._tasks.add(task)
         task.add_done_callback(lambda ended_task: self._task_done(ended_task, vital))
@@ -227,10 +228,12 @@ class Core:
 
     def _task_done(self, task: asyncio.Task[Any], vital: bool) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("task failed name=%r", task.get_name(), exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task failed name=%r", task.get_name(), exc_info=error)
             if vital:
-                self.failure = self.failure or task.exception()
+                self.failure = self.failure or error
+                for consumer in self.consumers.values():
+                    consumer.fail(self.failure)
 
     def _every(self, name: str, first_ms: int, period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:

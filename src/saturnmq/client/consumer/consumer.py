@@ -195,9 +195,12 @@ class Consumer(Positioned, Generic[T]):
         await self.core.remove_consumer(self.group)
 
     def task_ended(self, task: asyncio.Task[Any]) -> None:
-        """Fail all readers with ConsumerStopped if a background task died (API-26)."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._inbox.close(lambda: self._stopped(error))
+            self.fail(error)
+
+    def fail(self, cause: BaseException) -> None:
+        """Fail all readers with ConsumerStopped: a background task of this consumer or its client died (API-26)."""
+        self._inbox.close(lambda: self._stopped(cause))
 
     def _new_assignment(self, queue: MessageQueue, offset: QueueOffset) -> AssignedQueue:
         if self.settings.ordered:
