@@ -93,6 +93,7 @@ def test_names_and_labels_equal_those_of_the_exporter() -> None:
     assert empty == UNFILLED | {"rocketmq_broker_commitlog_diff"}
 
 
+@pytest.mark.spec("INT-12")
 def test_message_accumulation_can_be_switched_off() -> None:
     async def main() -> str:
         async with wire(metrics_accumulation=False) as w:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from saturnmq.cli.commands import COMMANDS, COMMON
-from saturnmq.cli.everyday.completion import NAMES_SECONDS_MAX, SCRIPTS, candidates, commands, words_of
+from saturnmq.cli.commands import COMMANDS, COMMON, build_parser
+from saturnmq.cli.everyday.completion import (
+    NAMES_SECONDS_MAX,
+    SCRIPTS,
+    candidates,
+    commands,
+    names_of_cluster,
+    words_of,
+)
 
 Cluster = Any
 NAMES = {"topics": ["orders", "orders-copy", "%RETRY%billing"], "groups": ["billing", "search"]}
@@ -92,8 +101,24 @@ def test_names_come_from_the_cluster(cluster: Cluster) -> None:
 @pytest.mark.spec("CLI-05")
 def test_an_unreachable_cluster_costs_the_names_only(cluster: Cluster) -> None:
     assert NAMES_SECONDS_MAX == 0.3
-    done = cluster.run("completion", "zsh", "--line", "saturnmq tail -n 127.0.0.1:1 ")
-    assert (done.stdout, done.stderr) == ("", "")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (1, silent.getsockname()[1]):
+            done = cluster.run("completion", "zsh", "--line", f"saturnmq tail -n 127.0.0.1:{port} ")
+            assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.realtime
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+def test_names_of_a_silent_cluster_are_waited_for_300_ms(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waited = []
+        for _ in range(3):  # the best of three, as the host may be busy
+            args = build_parser().parse_args(["tail", "x"])
+            began = time.monotonic()
+            assert names_of_cluster(args, kind, f"127.0.0.1:{silent.getsockname()[1]}") == []
+            waited.append(time.monotonic() - began)
+    assert 0.29 < min(waited) < 1
 
 
 @pytest.mark.spec("CLI-05")

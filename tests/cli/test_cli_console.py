@@ -55,6 +55,7 @@ def test_console_prints_its_password_once_and_ends_with_0(serve: Start, tmp_path
         answer = browser.post("/login", data={"user": "admin", "password": password_of(first)})
         assert answer.status_code == 303
     assert first.stop() == 0
+    assert sum(password_of(first) in line for line in (*first.out, *first.err)) == 1
     second = serve(*words)
     assert not any("password" in line for line in second.err)
     assert second.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from typing import Any
 
@@ -90,6 +91,14 @@ def test_name_and_place_of_a_java_exception_are_cut_off() -> None:
 def test_commands_that_steps_name_exist() -> None:
     named = [name for text in _BY_CODE.values() for name in re.findall(r"saturnmq admin (\w+)", text)]
     assert named and all(find(name) is not None for name in named)
+
+
+@pytest.mark.spec("CLI-03")
+def test_json_error_has_the_code_of_the_response_or_none(admin_cli: AdminCli) -> None:
+    for words, code in ((("topicRoute", "-t", "nowhere"), 17), (("topicList", "-x"), None)):
+        got, out, err = admin_cli.run(*words, "--json")
+        error = json.loads(err.splitlines()[-1])
+        assert (got, out, error["code"]) == (1, "", code) and error["message"] and error["hint"]
 
 
 @pytest.mark.spec("UX-05")

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from saturnmq import Client, Message, MessageQueue, Outgoing, SendStatus, TransactionState, bytes_codec
+import saturnmq.sync
+from saturnmq import (
+    Batch,
+    Client,
+    Consumer,
+    Message,
+    MessageQueue,
+    Outgoing,
+    Producer,
+    Puller,
+    SendStatus,
+    TransactionState,
+    bytes_codec,
+)
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse
@@ -18,7 +32,8 @@ from saturnmq.protocol.message import Message as Record
 
 Run = Callable[[Callable[[], Any]], Any]
 QUEUE = MessageQueue("T", "b0", 0)
-STEPS_MAX = 60
+STEPS_MAX = 200
+STEPS_WAITING = 60  # until a call waits for its timeout, which no event-loop iteration brings
 
 
 class World:
@@ -72,6 +87,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "puller.earliest_store_time": lambda w: w.puller.earliest_store_time(QUEUE),
     "puller.committed": lambda w: w.puller.committed("g2", QUEUE),
     "puller.commit": lambda w: w.puller.commit("g2", QUEUE, 1),
+    "puller.watch": lambda w: watch_of(w),
     "puller.pull": lambda w: w.puller.pull(QUEUE, 0),
     "puller.pull waiting": lambda w: w.puller.pull(QUEUE, 4, wait=0.05),
     "client.topic_exists": lambda w: w.client.topic_exists("T"),
@@ -104,6 +120,14 @@ async def anext_of(world: World) -> Any:
 
 async def batch_of(world: World) -> Any:
     source = world.consumer.batches(3, wait=0.05)
+    try:
+        return await anext(source)
+    finally:
+        await source.aclose()
+
+
+async def watch_of(world: World) -> Any:
+    source = world.puller.watch("T")
     try:
         return await anext(source)
     finally:
@@ -207,9 +231,29 @@ async def test_public_coroutine_survives_cancellation_at_every_await(cluster: An
         assert not problems
         return done
 
-    for steps in range(STEPS_MAX):
+    waits = name in ("producer.request", "puller.pull waiting")
+    for steps in range(STEPS_WAITING if waits else STEPS_MAX):
         if await one(steps):
             return
+    assert waits, f"not done after {STEPS_MAX} steps"
+
+
+def is_coroutine(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+@pytest.mark.spec("API-24")
+def test_every_public_coroutine_is_cancelled() -> None:
+    tested = {call.partition(" ")[0] for call in CALLS} | {"client.start", "client.stop"}
+    tested |= {"client.run"}  # test_run_cancelled_twice_cancels_handlers_and_leaves_the_group
+    public = {
+        f"{kind.__name__.lower()}.{name}"
+        for kind in (Client, Producer, Consumer, Puller, Message, Batch)
+        for name in vars(getattr(saturnmq.sync, kind.__name__))
+        if not name.startswith("_") and is_coroutine(getattr(kind, name, None))
+    }
+    assert len(public) > 30
+    assert public - tested == set()
 
 
 @pytest.mark.spec("API-24")
@@ -241,6 +285,18 @@ async def test_cancelled_reader_leaves_its_message_to_other_readers() -> None:
     inbox.put([2, 3])
     inbox.prepend([1])
     assert [await inbox.receive() for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.spec("API-22")
+def test_in_flight_limit_counts_bytes() -> None:
+    limit = InFlightLimit(9, 100)
+    assert limit.try_acquire(60) and limit.try_acquire(40)
+    assert not limit.try_acquire(1), "the bytes are used up"
+    limit.release(40)
+    assert not limit.try_acquire(41) and limit.try_acquire(40)
+    limit.release(60)
+    limit.release(40)
+    assert limit.try_acquire(101) and not limit.try_acquire(0), "one alone may be larger than the limit"
 
 
 @pytest.mark.spec("API-22", "API-24")

@@ -205,6 +205,8 @@ async def test_send_outside_the_running_state_names_the_state(cluster: Any) -> N
         with pytest.raises(NotStarted, match="CREATE_JUST"):
             await out.start()
         await asyncio.gather(client.start(), client.start())
+        names = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
+        assert names and len(set(names)) == len(names), "both share one attempt"
         await asyncio.gather(out.start(), out.start())  # idempotent, unlike a second start in Apache's client
         await out.send("T", b"x")
         await out.stop()
@@ -423,7 +425,7 @@ async def test_retry_codes_are_configurable(cluster: Any) -> None:
             assert caught.value.code == 2 and len(c.broker.of(310)) == 1
 
 
-@pytest.mark.spec("PR-15", "PR-18", "API-30")
+@pytest.mark.spec("PR-15", "PR-18", "API-25", "API-30")
 async def test_exhausted_attempts_raise_send_failed_with_details(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
         c.broker.script[310] = answer(1, "service not available now")
@@ -478,6 +480,7 @@ async def test_route_lookup_for_a_fixed_queue_ends_at_the_timeout(cluster: Any, 
             assert c.broker.of(310) == c.broker.of(320) == []
 
 
+@pytest.mark.spec("API-28")
 async def test_broker_address_lookup_ends_at_the_send_timeout(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
         async with client.producer("g") as out:
@@ -522,6 +525,7 @@ async def test_address_lookup_counts_against_the_attempts_timeout(
         assert len(timeouts) == 1 and 10_000 < timeouts[0] <= 20_000, "the lookup took 10 s of 30 s"
 
 
+@pytest.mark.spec("API-28")
 async def test_route_refresh_leaves_time_for_the_next_attempt(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers, api_timeout_ms=30_000) as client:
         async with client.producer("g") as out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import socket
 import subprocess
@@ -178,19 +179,41 @@ def test_constructors_need_no_loop_and_are_keyword_only(monkeypatch: pytest.Monk
     assert set(threading.enumerate()) <= threads
     with pytest.raises(TypeError):
         Client("h")  # type: ignore[misc]
+    for make, positional in (
+        (Client, []),
+        (client.producer, ["group"]),
+        (client.consumer, ["group"]),
+        (client.puller, ["group"]),
+        (client.listener, ["topic"]),
+    ):
+        parameters = inspect.signature(make).parameters.values()
+        assert [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD] == positional
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
 
 
 @pytest.mark.spec("API-01")
 @pytest.mark.parametrize(
-    ("options", "count"),
-    [({"prefetch": 0, "start": "middle"}, 2), ({"ack_timeout": 0, "pull_batch": 5000, "max_times": -1}, 3)],
+    ("options", "problems"),
+    [
+        (
+            {"prefetch": 0, "start": "middle"},
+            ["prefetch is 0, must be 1..65535", "start is 'middle', must be 'last', 'first' or an aware datetime"],
+        ),
+        (
+            {"ack_timeout": 0, "pull_batch": 5000, "max_times": -1},
+            [
+                "pull_batch is 5000, must be 1..1024",
+                "ack_timeout is 0, must be 0.01..86400.0",
+                "max_times is -1, must be 0..2147483647 or None",
+            ],
+        ),
+    ],
 )
-def test_invalid_consumer_options_are_reported_at_once(options: dict[str, object], count: int) -> None:
+def test_invalid_consumer_options_are_reported_at_once(options: dict[str, object], problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Client(name_servers="h").consumer("g", **options)  # type: ignore[call-overload]
-    assert len(caught.value.problems) == count
+    assert caught.value.problems == problems
 
 
 @pytest.mark.spec("PR-03", "BAT-02")

@@ -180,7 +180,7 @@ async def test_wrong_passwords_elsewhere_do_not_lock_out_an_administrator(tmp_pa
     assert sessions.wait_seconds("admin", "10.0.0.1") == 0
 
 
-@pytest.mark.spec("UX-16")
+@pytest.mark.spec("UX-13", "UX-16")
 async def test_refused_changes_are_in_the_audit_log_once_a_minute(console: Open) -> None:
     async with console(NOWHERE) as one:
         users = json.loads((one.folder / "users.json").read_text())
