@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC
 async def admin(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     code = await asyncio.to_thread(cli.main, ["admin", *words, "--json"])
     output = capsys.readouterr().out
-    return code, json.loads(output) if output else {}
+    document = json.loads(output) if output else {}
+    keys = {key for part in (document, *document.get("rows", [])) for key in part}
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in keys), keys
+    return code, document
 
 
-@pytest.mark.spec("DL-Q06", "DL-L01", "DL-M09")
+@pytest.mark.spec("DL-Q06", "DL-L01", "DL-M09", "CLI-02")
 def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def status(group: LedgerGroup) -> tuple[int, dict[str, Any]]:
         code, output = await admin(capsys, "ledgerStatus", "-n", group.name_servers, "-g", "g")
@@ -48,10 +52,12 @@ def test_ledger_status_and_leadership_transfer(tmp_path: Path, capsys: pytest.Ca
             assert code == 0 and rows.keys() == set(addresses.values())
             first = group.name_of(leader)
             shown = rows[addresses[first]]
-            assert (shown["role"], shown["leader"], shown["serving"]) == ("LEADER", first, "true")
-            assert int(shown["end"]) >= 1 and all(f"{name}=" in shown["watermarks"] for name in group.names)
+            assert (shown["role"], shown["leader"], shown["serving"]) == ("LEADER", first, True)
+            assert shown["begin"] == 0 and shown["end"] >= 1 and shown["watermarks"].keys() == set(group.names)
+            assert all(isinstance(shown[name], int) for name in ("term", "committed"))
+            assert max(shown["watermarks"].values()) == shown["end"]
             assert {rows[addresses[name]]["role"] for name in group.names if name != first} == {"FOLLOWER"}
-            assert {(row["votes"], row["recovering"]) for row in rows.values()} == {("true", "false")}
+            assert {(row["votes"], row["recovering"]) for row in rows.values()} == {(True, False)}
 
             second = next(name for name in group.names if name != first)
             peers = ";".join(f"{name}-{address}" for name, address in group.addresses.items())

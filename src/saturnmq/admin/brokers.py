@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from saturnmq.admin.connection import LISTING_SECONDS, AdminConnection, ask_each, failed, read_address
-from saturnmq.admin.listings import dead_brokers, runtime_values
+from saturnmq.admin.listings import dead_brokers, runtime_integer, runtime_values
 from saturnmq.config.settings import parse_properties, property_line
 from saturnmq.protocol.bodies import ClusterInfo, ConsumeStatsList, QueryConsumeQueueResponse
 from saturnmq.protocol.codes import RequestCode
@@ -44,11 +44,7 @@ class BrokerState:
 
     def integer(self, key: str) -> int:
         """A value as a whole number of 64 bits; 0 if there is none."""
-        try:
-            number = int(self.runtime.get(key, ""))
-        except ValueError:
-            return 0
-        return number if abs(number) < 2**63 else 0
+        return runtime_integer(self.runtime, key)
 
 
 @dataclass(frozen=True)

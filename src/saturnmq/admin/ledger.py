@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from saturnmq.admin.connection import AdminConnection, ask_each
 from saturnmq.admin.credentials import AdminAccess
-from saturnmq.admin.listings import runtime_values
+from saturnmq.admin.listings import runtime_integer, runtime_values
 from saturnmq.protocol.errors import ConfigError, ResponseError, SaturnError
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code
 from saturnmq.raft.ledger import check
@@ -36,6 +36,10 @@ _FIELDS: Final = {
     "recovering": "dledgerRecovering",
     "failed": "dledgerFailed",
 }
+
+
+_NUMBERS: Final = ("term", "begin", "end", "committed")
+_FLAGS: Final = ("serving", "votes", "recovering")
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,18 @@ async def group_status(name_servers: str, group: str, access: AdminAccess | None
 
 
 def _row(address: str, runtime: Mapping[str, str] | SaturnError) -> dict[str, Any]:
-    row: dict[str, Any] = {"broker": address, **dict.fromkeys(_FIELDS), "watermarks": ""}
+    row: dict[str, Any] = {"broker": address, **dict.fromkeys(_FIELDS), "watermarks": {}}
     if isinstance(runtime, ResponseError):
         return row | {"failed": f"refused: {runtime.message or runtime.code}"}
     if isinstance(runtime, SaturnError):
         return row | {"failed": f"no response: {runtime.message}"}
     if _FIELDS["role"] not in runtime:
         return row | {"failed": "reports no group: not a member of one, or an Apache broker"}
-    marks = {name.removeprefix(_WATERMARK): mark for name, mark in runtime.items() if name.startswith(_WATERMARK)}
-    watermarks = " ".join(f"{name}={mark}" for name, mark in sorted(marks.items()))
-    return row | {name: runtime.get(key, "") for name, key in _FIELDS.items()} | {"watermarks": watermarks}
+    row |= {name: runtime.get(key, "") for name, key in _FIELDS.items()}
+    row |= {name: runtime_integer(runtime, _FIELDS[name], -1) for name in _NUMBERS}
+    row |= {name: row[name] == "true" for name in _FLAGS}
+    marks = sorted(name for name in runtime if name.startswith(_WATERMARK))
+    return row | {"watermarks": {name.removeprefix(_WATERMARK): runtime_integer(runtime, name, -1) for name in marks}}
 
 
 async def transfer_leadership(group: str, peers: str, to: str, access: AdminAccess | None = None) -> Code:

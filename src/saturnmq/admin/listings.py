@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from saturnmq.admin.connection import AdminConnection, ask_each, failed
@@ -49,6 +49,15 @@ async def runtime_values(connection: AdminConnection, address: str) -> dict[str,
     """Runtime information of a broker (28), by key."""
     answer = await connection.read(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     return (await decoded(KVTable, answer.body)).table
+
+
+def runtime_integer(values: Mapping[str, str], key: str, default: int = 0) -> int:
+    """A runtime value as a whole number of 64 bits; the default if there is none."""
+    try:
+        number = int(values.get(key, ""))
+    except ValueError:
+        return default
+    return number if abs(number) < 2**63 else default
 
 
 async def dead_brokers(connection: AdminConnection, addresses: Iterable[str]) -> dict[str, SaturnError]:

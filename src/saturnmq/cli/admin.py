@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+from collections.abc import Mapping
 
 from saturnmq.admin import ledger
 from saturnmq.admin.credentials import read_access
@@ -26,8 +27,12 @@ def run_status(args: argparse.Namespace) -> int:
     if args.json:
         emit(args.command.name, status.rows, well=status.healthy)
     else:
-        show_rows(status.rows)
+        show_rows([row | {"watermarks": _marks(row["watermarks"])} for row in status.rows])
     return EXIT_DONE if status.healthy else EXIT_PROBLEMS
+
+
+def _marks(watermarks: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={mark}" for name, mark in watermarks.items())
 
 
 def run_transfer(args: argparse.Namespace) -> int:
@@ -67,7 +72,7 @@ def _change(args: argparse.Namespace, kind: ChangeKind) -> int:
         "learners": ",".join(sorted(now.learners)) if now is not None else "",
     }
     if args.json:
-        emit(args.command.name, [row], dryRun=args.dry_run)
+        emit(args.command.name, [row], dry_run=args.dry_run)
     else:
         verdict = "possible, nothing changed" if args.dry_run and code is Code.SUCCESS else "done"
         write(verdict if code is Code.SUCCESS else escaped(f"refused: {code.value} {code.name}: {answer.reason or ''}"))

@@ -74,8 +74,14 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
 
     table = Table(*rows[0], box=None)
     for row in rows:  # Text: a name with brackets is no markup
-        table.add_row(*(Text("" if value is None else escaped(str(value))) for value in row.values()))
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
     show(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else escaped(str(value))
 
 
 def without_exception_name(text: str) -> str:
