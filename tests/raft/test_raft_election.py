@@ -61,6 +61,8 @@ def request(**changes: object) -> VoteRequest:
         ({"taking_leadership": True}, {}, V.REJECT_TAKING_LEADERSHIP),
         ({"taking_leadership": True}, {"ledger_end_index": 11}, V.ACCEPT),
         ({"taking_leadership": True, "local": True}, {"leader_id": "n0"}, V.ACCEPT),
+        ({"leader_id": "n2", "leader_in_time": True}, {"transfer": False}, V.ACCEPT),  # its own term, no vote given
+        ({"leader_id": "n2", "leader_in_time": True}, {"transfer": False, "term": 6}, V.REJECT_ALREADY_HAS_LEADER),
         # a row of the table hides those behind it
         ({}, {"leader_id": "n9", "ledger_end_term": 2}, V.REJECT_UNKNOWN_LEADER),
         ({}, {"leader_id": "n0", "ledger_end_term": 2}, V.REJECT_UNEXPECTED_LEADER),
@@ -316,8 +318,9 @@ def test_vote_round_parse_table(answers: tuple[tuple[V | None, int], ...], expec
 @pytest.mark.spec("DL-E10", "DL-E11")
 def test_vote_round_counts_member_once_and_decides_early() -> None:
     counted = tally({"n0": ACC}, members=5)
-    counted.add("n0", VoteResponse(vote_result=V.ACCEPT, term=5))
-    assert (counted.accepted, counted.decided) == (1, False)
+    for result in (V.ACCEPT, V.REJECT_ALREADY_VOTED):
+        counted.add("n0", VoteResponse(vote_result=result, term=5))
+        assert (counted.accepted, counted.valid, counted.decided) == (1, 1, False)
     for early in ((LEADER,), (ACC, ACC), (NOT_READY, NOT_READY), (FAILED,) * 4):
         assert tally({f"n{n}": answer for n, answer in enumerate((ACC, *early))}, members=5).decided, early
 
