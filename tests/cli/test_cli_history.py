@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ Cli = Callable[..., Any]
 
 
 @pytest.mark.realtime
-@pytest.mark.spec("EXP-05")
+@pytest.mark.spec("EXP-05", "CLI-02")
 def test_history_of_a_topic_is_collected_and_shown(standalone: Callable[..., Any], cli: Cli, tmp_path: Path) -> None:
     address = standalone().facts["namesrv"]
     with Client.from_url(f"rmq://{address}") as client, client.producer("p") as out:
@@ -26,6 +27,8 @@ def test_history_of_a_topic_is_collected_and_shown(standalone: Callable[..., Any
     done = cli("history", "--data", data, "--topic", "orders", "--json")
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["total"], row["kept"], row["rate"]) == (5, 5, None)
+    assert row["at_ms"] == 1000 * datetime.fromisoformat(row["at"]).timestamp() and row["at"].endswith("+00:00")
+    assert "at_ms" not in cli("history", "--data", data, "--topic", "orders").stdout, "for programs only"
     done = cli("history", "--data", data)
     assert "orders" in done.stdout and "broker" in done.stdout
 

@@ -25,7 +25,7 @@ def run_history(args: argparse.Namespace) -> int:
     if args.json:
         emit("history", rows)
     elif rows:
-        show_rows(rows)
+        show_rows([{name: value for name, value in row.items() if name != "at_ms"} for row in rows])
     else:
         warn("no samples; saturnmq history without --topic lists what there is")
     return EXIT_DONE if rows else EXIT_PROBLEMS
@@ -56,4 +56,11 @@ def _points(history: History, args: argparse.Namespace, since: int) -> list[dict
 def _row(point: Point, level: str) -> dict[str, object]:
     at = datetime.fromtimestamp(point.at, UTC).isoformat(timespec="seconds")
     rate = None if point.rate is None else round(point.rate, 2)
-    return {"at": at, "total": point.total, "rate": rate, level: round(point.level), f"{level}_peak": round(point.peak)}
+    return {
+        "at": at,
+        "at_ms": 1000 * point.at,
+        "total": point.total,
+        "rate": rate,
+        level: round(point.level),
+        f"{level}_peak": round(point.peak),
+    }
