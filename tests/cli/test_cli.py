@@ -22,6 +22,7 @@ import pytest
 
 import saturnmq
 import saturnmq.hot
+from saturnmq.cli.runtime import implementation
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.frames.command import Command, encode_frame
 
@@ -30,11 +31,16 @@ Start = Callable[..., Any]
 
 
 @pytest.mark.spec("CLI-09", "DG-09", "DUR-02", "SEC-16")
-def test_standalone_prints_ready_line_and_exits_0_on_sigterm(standalone: Start) -> None:
+def test_standalone_prints_ready_line_and_exits_0_on_sigterm(standalone: Start, tmp_path: Path) -> None:
     server = standalone()
     facts = server.facts
     assert {"namesrv", "broker", "advertised", "store", "durability", "hot", "loop"} <= set(facts)
-    assert facts["durability"] == "ASYNC_FLUSH"
+    assert (facts["durability"], facts["store"], facts["hot"]) == (
+        "ASYNC_FLUSH",
+        str(tmp_path / "data"),
+        implementation(),
+    )
+    assert facts["advertised"] == facts["broker"]
     open_ports = [port.partition(":") for port in facts["unauthenticated"].split(",")]
     assert [name for name, _, _ in open_ports] == ["namesrv", "broker", "fast"]
     assert [address for _, _, address in open_ports][:2] == [facts["namesrv"], facts["broker"]]
@@ -51,7 +57,17 @@ def test_namesrv_prints_ready_line_and_exits_0(serve: Start) -> None:
     server = serve("namesrv", "--port", "0")
     assert "The Name Server boot success. serializeType=JSON" in server.out
     assert server.facts["namesrv"].startswith("127.0.0.1:")
+    assert server.facts["hot"] == implementation()
     assert server.stop() == 0
+
+
+@pytest.mark.spec("CLI-09")
+def test_broker_prints_ready_line(serve: Start, tmp_path: Path) -> None:
+    keys = ("storeProfile=small", f"storePathRootDir={tmp_path}", "flushDiskType=SYNC_FLUSH", "brokerIP1=localhost")
+    facts = serve("broker", "--port", "0", *(word for key in keys for word in ("--set", key))).facts
+    shown = (facts["store"], facts["durability"], facts["hot"], facts["namesrv"])
+    assert shown == (str(tmp_path), "SYNC_FLUSH", implementation(), "none")
+    assert facts["advertised"] == facts["broker"].replace("127.0.0.1", "localhost")
 
 
 @pytest.mark.spec("NS-06")

@@ -514,8 +514,10 @@ def test_become_follower_drops_pending_term_and_resets_timeout() -> None:
         bench.now_ms + 60_000
     )  # as a former leader with longer intervals had announced
     bench.state.transferee = "n2"
+    bench.vote("n2", 9)
+    assert bench.node._elector.raise_now
     bench.follow("n1")
-    assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE
+    assert bench.node._elector.last_result is Parsed.WAIT_TO_REVOTE and not bench.node._elector.raise_now
     assert bench.node._heartbeats.patient_until_ms == bench.now_ms + 6000
     assert bench.state.transferee is None
     assert bench.of(RoleChanged)[-1] == RoleChanged(Role.FOLLOWER, bench.state.term, "n1")
