@@ -160,6 +160,10 @@ def test_many_threads_share_one_sync_client(url: str) -> None:
     with sync.Client.from_url(url) as client, client.producer("threads") as out:  # noqa: SIM117
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             receipts = list(pool.map(lambda n: out.send("Threads", b"%d" % n), range(200)))
+        with sync.Client.from_url(url) as other:
+            assert other.topic_exists("Threads")
+            loops = [thread for thread in threading.enumerate() if thread.name == "saturnmq-sync"]
+    assert len(loops) == 1, "one loop for all clients"
     assert len({receipt.message_id for receipt in receipts}) == 200
     assert len({(receipt.queue, receipt.offset) for receipt in receipts}) == 200
 

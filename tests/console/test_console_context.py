@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -75,6 +76,17 @@ def services(folder: Path | None, **more: Any) -> Services:
     return Services(
         nothing, nothing, nothing, nothing, audit_file=None if folder is None else folder / "audit.log", **more
     )
+
+
+@pytest.mark.spec("UX-16")
+def test_no_module_of_the_console_connects_to_a_server_itself() -> None:
+    """Requests go through `saturnmq.admin`; the types of the client are used for messages."""
+    own = re.compile(
+        r"saturnmq\.(sync|net\.client|client\.client|client\.connection|raft\.tool)|RemotingClient|open_connection|httpx"
+    )
+    folder = Path(module.__file__).parent
+    assert len(list(folder.rglob("*.py"))) > 20
+    assert [path.name for path in folder.rglob("*.py") if own.search(path.read_text())] == []
 
 
 @pytest.mark.spec("UX-16")
