@@ -288,14 +288,17 @@ async def test_cancelled_reader_leaves_its_message_to_other_readers() -> None:
 
 
 @pytest.mark.spec("API-22")
-def test_in_flight_limit_counts_bytes() -> None:
+async def test_in_flight_limit_counts_bytes_and_keeps_the_order() -> None:
     limit = InFlightLimit(9, 100)
     assert limit.try_acquire(60) and limit.try_acquire(40)
     assert not limit.try_acquire(1), "the bytes are used up"
     limit.release(40)
-    assert not limit.try_acquire(41) and limit.try_acquire(40)
+    waiting = asyncio.ensure_future(limit.acquire(41))
+    await asyncio.sleep(0)
+    assert not limit.try_acquire(40), "it fits, but another entry waits"
     limit.release(60)
-    limit.release(40)
+    await waiting
+    limit.release(41)
     assert limit.try_acquire(101) and not limit.try_acquire(0), "one alone may be larger than the limit"
 
 
