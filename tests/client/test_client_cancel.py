@@ -298,7 +298,12 @@ async def test_in_flight_limit_counts_bytes_and_keeps_the_order() -> None:
     assert not limit.try_acquire(40), "it fits, but another entry waits"
     limit.release(60)
     await waiting
+    large, small = asyncio.ensure_future(limit.acquire(60)), asyncio.ensure_future(limit.acquire(59))
+    await asyncio.sleep(0)
+    large.cancel()
+    await small  # a cancelled waiter frees its place
     limit.release(41)
+    limit.release(59)
     assert limit.try_acquire(101) and not limit.try_acquire(0), "one alone may be larger than the limit"
 
 
