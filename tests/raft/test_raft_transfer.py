@@ -91,6 +91,30 @@ def test_transfer_stops_appends_and_waits_for_transferee_to_catch_up() -> None:
     assert bench.state.transferee is None  # the term did not change
 
 
+@pytest.mark.spec("DL-L03", "DL-X22")
+def test_transferee_that_lacks_committed_entries_is_not_asked_yet() -> None:
+    bench = Bench(log=LOG, term=2).lead().appending("n1", 2).appending("n2", 2)
+    bench.forget()
+    first = bench.propose(b"a")
+    push = {send.peer: send for send in bench.sends(kind=PushRequest) if send.request.entries}  # type: ignore[union-attr]
+    bench.push_answer(push["n2"], Code.SUCCESS, 0, 3)
+    assert bench.reply(first).code == Code.SUCCESS, "no append is pending"
+    give(bench)
+    bench.tick()
+    assert bench.sends("n1", TransferRequest) == []
+    bench.push_answer(push["n1"], Code.SUCCESS, 0, 3)
+    bench.tick()
+    assert len(bench.sends("n1", TransferRequest)) == 1
+
+
+@pytest.mark.spec("DL-L01", "DL-L02")
+def test_transfer_to_a_lagging_member_is_refused_as_such_while_another_runs() -> None:
+    bench = leader(transfer_lag_max=2)
+    assert give(bench, "n1") is None
+    assert give(bench, "n2").code == Code.FALL_BEHIND_TOO_MUCH
+    assert give(bench, "n1").code == Code.LEADER_TRANSFERRING
+
+
 @pytest.mark.spec("DL-L06", "DL-X22")
 def test_refused_transfer_accepts_appends_again() -> None:
     bench = confirmed_leader()
@@ -313,6 +337,18 @@ def test_leader_transfers_to_nearest_live_preferred_member() -> None:
     bench.tick(1000)
     assert [send.peer for send in bench.sends(kind=TransferRequest)] == ["n1"]
     assert bench.state.transferee == "n1"
+
+
+@pytest.mark.spec("DL-L09")
+@pytest.mark.parametrize("preferred", [("n2", "n1"), ("n1", "n2")])
+@pytest.mark.parametrize("nearest", ["n1", "n2"])
+def test_preferred_member_with_the_smallest_lag_is_asked(preferred: tuple[str, ...], nearest: str) -> None:
+    bench = leader(preferred_leaders=preferred)
+    bench.node._heartbeats.live = {"n1": True, "n2": True}
+    for peer in preferred:
+        bench.node._leader.peers[peer].watermark = bench.state.log.end - (peer != nearest)
+    bench.tick(1000)
+    assert bench.state.transferee == nearest
 
 
 @pytest.mark.spec("DL-L09")
