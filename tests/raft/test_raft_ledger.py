@@ -174,6 +174,18 @@ def test_lost_or_wrong_index_is_rebuilt_from_data(tmp_path: Path) -> None:
     third.close()
 
 
+@pytest.mark.spec("DL-S06")
+@pytest.mark.parametrize("byte", [3, 11, 15, 23, 31], ids=["magic", "position", "size", "index", "term"])
+def test_index_unit_that_differs_in_one_field_is_rewritten(byte: int, tmp_path: Path) -> None:
+    files = ledger(tmp_path)
+    made = grow(files, 1, 9)
+    files.index.files[0].map[4 * 32 + byte] ^= 1
+    files.close()
+    again = ledger(tmp_path)
+    assert (again.recovered.index_from, contents(again)) == (4, made)
+    again.close()
+
+
 @pytest.mark.spec("DL-S07")
 def test_damage_in_the_middle_is_refused_with_its_position(tmp_path: Path) -> None:
     files = ledger(tmp_path)
@@ -637,6 +649,16 @@ def test_data_files_are_created_round_robin_over_folders(tmp_path: Path) -> None
     assert contents(again)[: len(made)] == made
     assert again.end_index == end
     again.close()
+
+
+@pytest.mark.spec("DL-S13")
+def test_folder_of_a_data_file_follows_from_its_number_also_after_a_deletion(tmp_path: Path) -> None:
+    files = ledger(tmp_path, data_folders=[tmp_path / name for name in "abc"])
+    grow(files, 1, 17, body_bytes=152)  # 4 files
+    assert (files.delete_oldest(), files.delete_oldest()) == (5, 10)
+    grow(files, 1, 5, body_bytes=152)
+    assert [file.path.parent.name for file in files.data.files] == ["c", "a", "b"]
+    files.close()
 
 
 @pytest.mark.spec("DL-S13")
