@@ -113,6 +113,8 @@ async def test_message_exposes_all_sent_fields_and_is_frozen(cluster: Any) -> No
             for name in ("value", "topic", "queue", "new"):
                 with pytest.raises(AttributeError):
                     setattr(message, name, 1)
+                with pytest.raises(AttributeError):
+                    delattr(message, name)
             assert not hasattr(message, "__dict__")
 
 

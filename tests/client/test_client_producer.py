@@ -462,6 +462,21 @@ async def test_send_timeout_is_shared_by_all_attempts(cluster: Any) -> None:
             await out.send("T", b"x", timeout=0.3)
         assert 0.2 < loop.time() - begin < 10
         assert caught.value.code == 10002 and caught.value.outcome_unknown and "unknown" in str(caught.value)
+        assert caught.value.attempts == 3, "equal shares of the time"
+
+
+@pytest.mark.spec("API-25")
+async def test_refused_connections_after_a_timeout_keep_the_unknown_outcome(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        await out.queues("T")
+        c.broker.script[310] = no_response
+        sending = asyncio.ensure_future(out.send("T", b"x", timeout=3))
+        await c.broker.wait_for(310, 2)
+        await c.broker.stop()
+        with pytest.raises(SendFailed, match="The outcome is unknown") as caught:
+            await sending
+        assert isinstance(caught.value.__cause__, ConnectFailed) and not caught.value.__cause__.sent
+        assert caught.value.outcome_unknown
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from saturnmq.net.client import split_address
         ("rocketmq://a:1;b:2/", {"name_servers": ("a:1", "b:2")}),
         ("rmq://[::1]:99", {"name_servers": ("[::1]:99",)}),
         ("rmqs://h", {"name_servers": ("h:9876",), "tls": True}),
+        ("RMQS://h", {"name_servers": ("h:9876",), "tls": True}),
         (
             "rmq://ak:s%40k@h:1?namespace=shop&timeout=1.5&attempts=2&vip_channel=true",
             {
