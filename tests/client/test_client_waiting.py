@@ -162,6 +162,23 @@ async def test_cancelled_waiting_reader_loses_no_message(cluster: Any) -> None:
             assert (await readers[1]).body == b"x"
 
 
+@pytest.mark.spec("API-24")
+@pytest.mark.parametrize("how", ["retry", "reject"])
+async def test_cancelled_send_back_leaves_the_message_open(cluster: Any, how: str) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            c.broker.put("T", 0, b"x")
+            message = await inbox.recv()
+            c.broker.script[36] = lambda command: None
+            settling = asyncio.ensure_future(getattr(message, how)())
+            await c.broker.wait_for(36)
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+            await message.ack()  # no AlreadySettled
+            assert 1 in inbox.committed().values()
+
+
 async def broken() -> None:
     raise ZeroDivisionError("bug")
 
