@@ -282,6 +282,16 @@ async def test_cancelled_reader_leaves_its_message_to_other_readers() -> None:
     first.cancel()  # woken for this message in the same event-loop iteration
     assert await second == 1
     assert first.cancelled() and len(inbox) == 0
+    third, fourth = asyncio.ensure_future(inbox.receive()), asyncio.ensure_future(inbox.receive())
+    await asyncio.sleep(0)
+    third.cancel()
+    inbox.put([4])  # before the cancelled reader runs
+    assert await fourth == 4
+    fifth = asyncio.ensure_future(inbox.receive())
+    await asyncio.sleep(0)
+    fifth.cancel()
+    await asyncio.gather(fifth, return_exceptions=True)
+    assert not inbox._readers, "nothing is left of a cancelled reader"
     inbox.put([2, 3])
     inbox.prepend([1])
     assert [await inbox.receive() for _ in range(3)] == [1, 2, 3]

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -429,7 +429,8 @@ async def test_paused_consumer_neither_pulls_nor_rebalances_until_resumed(cluste
             assert len(c.broker.of(11)) == pulls and inbox.position() == {ZERO: 1}
             inbox.resume()
             assert [(await inbox.recv(30)).body for _ in range(2)] == [b"pulled before", b"not pulled"]
-            await c.broker.wait_for(38, asked + 1)
+            async with asyncio.timeout(5):  # the next round of the timer would be later
+                await c.broker.wait_for(38, asked + 1)
             assert inbox.paused == []
 
 
@@ -530,6 +531,30 @@ async def test_manual_assignment_reads_queues_outside_of_the_group(cluster: Any)
             await other.subscribe("T")
             with pytest.raises(ClientError, match="mutually exclusive"):
                 await other.assign([ZERO])
+
+
+@pytest.mark.spec("API-18")
+async def test_seek_to_a_time_asks_in_ms_and_stores_the_offset(cluster: Any) -> None:
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        one_queue(c)
+        for n in range(3):
+            c.broker.put("T", 0, b"%d" % n)
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T")
+            await inbox.wait_assigned()
+            c.broker.script[29] = lambda command: command.reply(0, ext={"offset": "1"})
+            assert await inbox.seek(at) == await inbox.seek(at, ZERO) == {ZERO: 1}
+            assert {command.ext["timestamp"] for command in c.broker.of(29)} == {"1704067200000"}
+            assert c.broker.offsets["g", "T", 0] == 1 and (await inbox.recv(30)).offset == 1
+            c.broker.script[29] = lambda command: command.reply(0, ext={"offset": "-1"})
+            assert await inbox.seek(at) == {ZERO: 0}, "before the first message"
+            for bad in (datetime(2024, 1, 1), True, 1.5, "end"):
+                with pytest.raises(ConfigError, match="cannot seek"):
+                    await inbox.seek(bad)  # type: ignore[arg-type]
+            await inbox.seek("last")
+            c.broker.script[30] = lambda command: command.reply(0, ext={"offset": "2"})
+            assert await inbox.lag() == {ZERO: 0}, "never negative"
 
 
 @pytest.mark.spec("CA-12", "API-18", "API-19")

@@ -157,7 +157,7 @@ async def test_sync_call_inside_a_running_loop_names_the_async_call(url: str) ->
 
 @pytest.mark.spec("API-31")
 def test_many_threads_share_one_sync_client(url: str) -> None:
-    with sync.Client.from_url(url) as client, client.producer("threads") as out:  # noqa: SIM117
+    with sync.Client.from_url(url) as client, client.producer("threads") as out:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             receipts = list(pool.map(lambda n: out.send("Threads", b"%d" % n), range(200)))
         with sync.Client.from_url(url) as other:
