@@ -292,6 +292,21 @@ async def test_ordered_seek_waits_for_the_message_that_a_reader_holds() -> None:
             assert inbox.committed()[queue] == 2
 
 
+@pytest.mark.spec("API-17", "API-24")
+async def test_cancelled_reject_leaves_the_ordered_message_open() -> None:
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        (queue,) = await fill(client, "Orders", 2)
+        async with client.consumer("c", codec=str_codec(), start="first", ordered=True) as inbox:
+            await inbox.subscribe("Orders")
+            message = await inbox.recv(30)
+            rejecting = asyncio.ensure_future(message.reject())
+            await asyncio.sleep(0)
+            rejecting.cancel()
+            await asyncio.gather(rejecting, return_exceptions=True)
+            await message.ack()  # no AlreadySettled
+            assert (await inbox.recv(30)).value == "k0:1" and inbox.committed()[queue] == 1
+
+
 @pytest.mark.spec("API-20", "API-17")
 async def test_ordered_message_not_settled_in_time_is_repeated_first() -> None:
     async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
