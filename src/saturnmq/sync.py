@@ -17,6 +17,7 @@ a new client id; consumers and pullers must be created in the child.
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -242,6 +243,12 @@ class Producer(PerProcess[AsyncProducer[T]], _Block, Generic[T]):
         portal.run("Producer.stop", self._inner.stop)
 
     send = blocking(AsyncProducer[T].send)
+
+    @copied(AsyncProducer[T].send_soon)
+    def send_soon(self, topic: str, value: T, **options: Any) -> concurrent.futures.Future[Receipt]:
+        inner = self._inner
+        return portal.future("Producer.send_soon", lambda: inner.send_soon(topic, value, **options))
+
     send_oneway = blocking(AsyncProducer[T].send_oneway)
     send_many = _listed(blocking(AsyncProducer[T].send_many))
     send_many_oneway = _listed(blocking(AsyncProducer[T].send_many_oneway))

@@ -52,6 +52,8 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "producer.stop": lambda w: w.producer.stop(),
     "producer.send": lambda w: w.producer.send("T", b"x"),
     "producer.send sharded": lambda w: w.producer.send("T", b"x", shard_by="k"),
+    "producer.send shared": lambda w: send_shared(w),
+    "producer.send_soon": lambda w: send_soon(w),
     "producer.send_oneway": lambda w: w.producer.send_oneway("T", b"x"),
     "producer.send_many_oneway": lambda w: w.producer.send_many_oneway("T", [b"a", Outgoing(value=b"b", topic="U")]),
     "producer.send_many": lambda w: w.producer.send_many("T", [b"a", Outgoing(value=b"b", topic="U")]),
@@ -96,6 +98,15 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "client.query_trace": lambda w: w.client.query_trace("k", topic="T"),
     "client.query_messages": lambda w: w.client.query_messages("T", "k"),
 }
+
+
+async def send_shared(world: World) -> Any:
+    """The first send leaves alone, the others in one request."""
+    return await asyncio.gather(*(world.producer.send("T", b"%d" % n) for n in range(4)))
+
+
+async def send_soon(world: World) -> Any:
+    return await (await world.producer.send_soon("T", b"x", shard_by="k"))
 
 
 async def reply_of(world: World) -> Any:

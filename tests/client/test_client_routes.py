@@ -199,7 +199,7 @@ async def test_known_topic_without_write_queues_does_not_fall_back(cluster: Any)
 @pytest.mark.spec("PR-10", "API-28")
 async def test_concurrent_lookups_share_one_route_query(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=60_000) as client:
-        async with client.producer("g") as out:
+        async with client.producer("g", batch_bytes=0) as out:
             sends = [asyncio.ensure_future(out.send("T", b"x")) for _ in range(20)]
             await asyncio.sleep(0)
             sends[0].cancel()

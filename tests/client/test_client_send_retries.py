@@ -282,7 +282,7 @@ async def test_waiting_sends_are_spread_when_a_broker_returns(cluster: Any) -> N
     async with (
         cluster() as c,
         Client(name_servers=c.name_servers, timeout=30) as client,
-        client.producer("g") as out,
+        client.producer("g", batch_bytes=0) as out,
     ):
         await out.send("T", b"before")
         await c.broker.stop()

@@ -51,6 +51,7 @@ from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message
 from saturnmq.client.producer import topic_creation
 from saturnmq.client.producer.attempts import RETRY_CODES
+from saturnmq.client.producer.batching import BATCH_BYTES, BATCH_BYTES_MAX, LINGER_MS_MAX
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller import message_queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
@@ -143,6 +144,8 @@ class Client(FromSettings):
         group: str,
         *,
         max_in_flight: int = ...,
+        linger_ms: float = ...,
+        batch_bytes: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
@@ -156,6 +159,8 @@ class Client(FromSettings):
         *,
         codec: Codec[T],
         max_in_flight: int = ...,
+        linger_ms: float = ...,
+        batch_bytes: int = ...,
         hooks: Sequence[SendHook] = ...,
         retry_codes: Iterable[int] = ...,
         check: Check | None = ...,
@@ -168,6 +173,8 @@ class Client(FromSettings):
         *,
         codec: Codec[Any] | None = None,
         max_in_flight: int = 1024,
+        linger_ms: float = 0,
+        batch_bytes: int = BATCH_BYTES,
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
@@ -176,11 +183,15 @@ class Client(FromSettings):
     ) -> Producer[Any]:
         """A producer of this group. It does no I/O until it is started.
 
-        codec: converts values to message bodies; without one, values are bytes. max_in_flight: concurrent sends; further ones
-        wait. hooks: called around every attempt. retry_codes: response codes after which a send is tried again. check: returns
-        the outcome of a transaction when a broker asks for it; required for transactions; a coroutine function, or a plain
-        function, which runs in check_executor, by default in asyncio's threads; 20 checks run at once and 2,000 wait. trace:
-        True, False or a topic for the message trace; None uses the client's setting. Raises ConfigError naming every bad value.
+        codec: converts values to message bodies; without one, values are bytes. max_in_flight: messages that are being sent;
+        further ones wait. linger_ms: how long a send waits for others to share its request, 0..10000; with 0, only sends of the
+        same event-loop iteration share one. batch_bytes: of such a request, at most 4 MiB; 0 sends every message by itself.
+
+        hooks: called around every attempt; with hooks every message is sent by itself. retry_codes: response codes after which a
+        send is tried again. check: returns the outcome of a transaction when a broker asks for it; required for transactions; a
+        coroutine function, or a plain function, which runs in check_executor, by default in asyncio's threads; 20 checks run at
+        once and 2,000 wait. trace: True, False or a topic for the message trace; None uses the client's setting. Raises
+        ConfigError naming every bad value.
 
         Example:
             async with client.producer("orders-p", codec=json_codec(Order)) as out:
@@ -189,6 +200,10 @@ class Client(FromSettings):
         problems = [problem] if (problem := producer_group_problem(group)) else []
         if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or not 1 <= max_in_flight <= 65_535:
             problems.append(f"max_in_flight is {max_in_flight!r}, must be 1..65535")
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not 0 <= linger_ms <= LINGER_MS_MAX:
+            problems.append(f"linger_ms is {linger_ms!r}, must be 0..{LINGER_MS_MAX}")
+        if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or not 0 <= batch_bytes <= BATCH_BYTES_MAX:
+            problems.append(f"batch_bytes is {batch_bytes!r}, must be 0..{BATCH_BYTES_MAX}")
         if problem := trace_topic_problem(trace):
             problems.append(problem)
         if check is not None and not callable(check):
@@ -200,6 +215,8 @@ class Client(FromSettings):
             group,
             codec or BytesCodec(),
             max_in_flight=max_in_flight,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
             hooks=hooks,
             retry_codes=retry_codes,
             check=check,

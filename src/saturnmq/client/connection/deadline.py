@@ -27,6 +27,10 @@ class Deadline:
         """Milliseconds since the deadline was created."""
         return int((time.monotonic() - self._start) * 1000)
 
+    def differs(self, other: Deadline, seconds: float) -> bool:
+        """Whether the two deadlines are more than this apart."""
+        return abs(self._end - other._end) > seconds
+
     def share_ms(self, attempts_left: int, least_ms: int = 10) -> int:
         """The timeout of the next attempt: an equal share, so that an unresponsive broker leaves time for another (API-28).
 

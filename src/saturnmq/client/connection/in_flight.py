@@ -54,9 +54,9 @@ class InFlightLimit:
                 self._wake()
             raise
 
-    def release(self, size: int) -> None:
-        """Release the capacity of an entry of this size and admit waiters."""
-        self.count -= 1
+    def release(self, size: int, count: int = 1) -> None:
+        """Release the capacity of entries of this size in all, and admit waiters."""
+        self.count -= count
         self.bytes -= size
         self._wake()
 

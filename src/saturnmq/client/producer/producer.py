@@ -41,7 +41,8 @@ from saturnmq.client.connection.transaction_checks import Check, Checker
 from saturnmq.client.delays import Delay, delay_of
 from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message, Outgoing, ReceivedMessage
-from saturnmq.client.producer.attempts import RETRY_CODES, Attempts, Choice, Selector
+from saturnmq.client.producer.attempts import RETRY_CODES, Choice, Selector
+from saturnmq.client.producer.batching import BATCH_BYTES, Batching
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
     BatchMessage,
@@ -72,7 +73,7 @@ TAG_SEPARATOR: Final = "||"
 WARNED_TAGS_MAX: Final = 1000
 
 
-class Producer(Attempts, Generic[T]):
+class Producer(Batching, Generic[T]):
     """Sends values of type T to topics. Created by `Client.producer`; use `async with`, or `start()` and `stop()`.
 
     Example:
@@ -88,13 +89,23 @@ class Producer(Attempts, Generic[T]):
         codec: Codec[T],
         *,
         max_in_flight: int,
+        linger_ms: float = 0,
+        batch_bytes: int = BATCH_BYTES,
         hooks: Sequence[SendHook] = (),
         retry_codes: Iterable[int] = RETRY_CODES,
         check: Check | None = None,
         check_executor: Executor | None = None,
         trace: bool | str | None = False,
     ) -> None:
-        super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
+        super().__init__(
+            core,
+            group,
+            max_in_flight=max_in_flight,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            hooks=hooks,
+            retry_codes=retry_codes,
+        )
         self._codec = codec
         self._compress = compressor(core.settings.compress_type, core.settings.compress_level)
         self._trace_topic = trace_topic(trace, core.settings.trace)
@@ -137,13 +148,15 @@ class Producer(Attempts, Generic[T]):
             self.state = ClientState.RUNNING
 
     async def stop(self) -> None:
-        """Unregister the group from the brokers and flush the message trace, for at most 0.5 s. Idempotent."""
+        """Wait for the messages being sent, unregister the group and flush the message trace, for at most 0.5 s. Idempotent."""
         async with self._lock:
             running = self.state is ClientState.RUNNING
             self.state = ClientState.STOPPED
             if running:  # a producer that did not start does not own the registration of its group
                 self._core.checks.remove(self.group)
             if running and self._core.state is ClientState.RUNNING:
+                if not self._core.forked:  # a forked child: the tasks are the parent's
+                    await self._finish_batches()
                 await self._core.remove_producer(self.group)
             if self._tracer is not None:
                 await self._tracer.close()
@@ -214,7 +227,41 @@ class Producer(Attempts, Generic[T]):
             later = delay_of(delay, deliver_at, delay_level, now_ms())
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         choice = (shard_by, queue, selector, selector_arg)
-        return (await self._send(prepared, self._deadline(timeout), choice))[0]
+        if later is not None or self._sends_alone or not self._may_share(prepared):
+            return (await self._send(prepared, self._deadline(timeout), choice))[0]
+        return await self._send_shared(prepared, self._seconds(timeout), wait_stored, choice)
+
+    async def send_soon(
+        self,
+        topic: str,
+        value: T,
+        *,
+        tag: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        shard_by: str | int | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+        flag: int = 0,
+        wait_stored: bool = True,
+        timeout: float | None = None,
+    ) -> asyncio.Future[Receipt]:
+        """Accept one message and return the future of its receipt: the caller goes on while the message is sent.
+
+        Waits only while `max_in_flight` messages have no receipt yet. The options are those of `send`; timeout begins with the
+        call. Messages of one queue (shard_by, queue or selector) are stored in the order of the calls. Raises MessageRefused and
+        EncodeError at once, and SendFailed if the message is not accepted in time; the future raises what `send` raises after
+        that. Cancelling the future does not stop a request that was sent. `stop` waits for all futures.
+
+        Example:
+            futures = [await out.send_soon("orders", b"%d" % n, shard_by="customer-7") for n in range(1000)]
+            receipts = [await future for future in futures]
+        """
+        self._check()
+        prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored)
+        choice = (shard_by, queue, selector, selector_arg)
+        return (await self._enqueue(prepared, self._seconds(timeout), wait_stored, choice))[1]
 
     async def send_oneway(
         self,
@@ -547,8 +594,11 @@ class Producer(Attempts, Generic[T]):
 
     # sending prepared messages
 
+    def _seconds(self, timeout: float | None) -> float:
+        return self._core.settings.timeout if timeout is None else timeout
+
     def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline((self._core.settings.timeout if timeout is None else timeout) * 1000)
+        return Deadline(self._seconds(timeout) * 1000)
 
     async def _send(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
         """Send a message or batch of the application. Raises SendFailed, and what the route lookup raises."""

@@ -5,7 +5,7 @@ Requirements: PR-23..PR-29, BAT-01..BAT-03, BAT-05, API-10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -206,11 +206,17 @@ def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
             raise MessageRefused("The waitStoreMsgOK of the messages in one batch should be the same")
     if len(messages) > BATCH_MESSAGES_MAX:
         raise MessageRefused(f"the batch has {len(messages)} messages, at most {BATCH_MESSAGES_MAX} are allowed")
-    body = encode_batch(message.item for message in messages)
-    if len(body) > bytes_max:
-        raise MessageRefused(f"the batch has {len(body)} bytes, more than body_bytes_max {bytes_max}")
-    properties = f"{PropertyKey.WAIT}{_NAME}{'true' if first.wait_stored else 'false'}"
-    return Prepared(first.topic, body, tuple(message.unique_id for message in messages), properties, batch=True)
+    ids = tuple(message.unique_id for message in messages)
+    batch = batch_of(first.topic, (message.item for message in messages), ids, wait_stored=first.wait_stored)
+    if len(batch.body) > bytes_max:
+        raise MessageRefused(f"the batch has {len(batch.body)} bytes, more than body_bytes_max {bytes_max}")
+    return batch
+
+
+def batch_of(topic: str, items: Iterable[BatchItem], ids: tuple[str, ...], *, wait_stored: bool) -> Prepared:
+    """The content of one batch request."""
+    properties = f"{PropertyKey.WAIT}{_NAME}{'true' if wait_stored else 'false'}"
+    return Prepared(topic, encode_batch(items), ids, properties, batch=True)
 
 
 def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list[int]]:

@@ -26,6 +26,7 @@ _WORDS: Final = tuple(
     for pattern, replacement in (
         (r"\basync (with|for|def)\b", r"\1"),
         (r"\(await ((?:[^()]|\([^()]*\))*\))\)", r"(\1)"),
+        (r"\bawait future\b", "future.result()"),
         (r"\bawait ", ""),
         (r"Any number of tasks may", "Any number of threads may"),
         (r"Cancelling the caller", "Interrupting the caller"),

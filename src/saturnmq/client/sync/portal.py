@@ -68,6 +68,27 @@ class Portal:
 
         return self.run(name, work)
 
+    def future(
+        self, name: str, start: Callable[[], Coroutine[Any, Any, asyncio.Future[R]]]
+    ) -> concurrent.futures.Future[R]:
+        """Run a coroutine that returns a future of the background loop; returns one for threads, which cannot be cancelled."""
+        outcome: concurrent.futures.Future[R] = concurrent.futures.Future()
+        outcome.set_running_or_notify_cancel()
+
+        def complete(done: asyncio.Future[R]) -> None:
+            if done.cancelled():
+                outcome.set_exception(concurrent.futures.CancelledError())
+            elif (error := done.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(done.result())
+
+        async def work() -> None:
+            (await start()).add_done_callback(complete)
+
+        self.run(name, work)
+        return outcome
+
     def iterate(self, name: str, start: Callable[[], AsyncGenerator[R, None]]) -> Iterator[R]:
         """Iterate over an async generator of this loop. The generator yields no None."""
         source = start()

@@ -1,0 +1,297 @@
+"""Automatic batches: sends that wait at the same time share a request.
+
+A batch collects sends of one topic with equal options until the event-loop iteration ends, or for `linger_ms`, or until it has
+`batch_bytes`. It is one request to one queue; a batch of one message is a plain send. A send while no other is in flight leaves at
+once, alone.
+
+The messages of a chosen queue (shard_by, queue, selector) are stored in the order of their sends: one request for such a queue is
+in flight at a time, retries included, and what is sent meanwhile is the next batch. Batches without a chosen queue go to the queues
+in turn, several at a time. Those of one iteration start in successive iterations, the first of them small: the broker stores it
+while the next is encoded. If all left in one write, all answers would come in one read, and client and broker would only ever work
+in turn.
+
+A batch is stored completely or not at all. One that a broker refuses is sent again message by message, so that each message has its
+own outcome. All attempts carry the same message ids.
+
+Requirements: API-09, API-22, API-24, API-25, PR-21, BAT-01..BAT-03.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from saturnmq.client.connection.core import Core
+from saturnmq.client.connection.deadline import Deadline
+from saturnmq.client.hooks import SendHook
+from saturnmq.client.producer.attempts import Attempts, Choice
+from saturnmq.client.producer.retries import Retries
+from saturnmq.client.producer.send_request import Prepared, batch_of
+from saturnmq.client.receipt import Receipt
+from saturnmq.errors import ConnectFailed, LocalProtocolError
+from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import RETRY_PREFIX
+from saturnmq.protocol.errors import ResponseError
+from saturnmq.protocol.message import BATCH_FIXED_BYTES, BATCH_MESSAGES_MAX, BatchItem
+
+E = TypeVar("E", bound=BaseException)
+BATCH_BYTES: Final = 65_536
+BATCH_BYTES_MAX: Final = 4_194_304
+LINGER_MS_MAX: Final = 10_000
+FIRST_MESSAGES_MAX: Final = 32  # of the first batch of an iteration; each further one may be twice as large
+DEADLINES_APART: Final = 8  # messages share a batch if their deadlines differ by at most this part of the timeout
+NO_CHOICE: Final[Choice] = (None, None, None, None)
+# What the messages of a batch have in common: topic, wait_stored, timeout, chosen queue.
+BatchKey: TypeAlias = tuple[str, bool, float, MessageQueue | None]
+Entry: TypeAlias = tuple[Prepared, BatchItem, "asyncio.Future[Receipt]"]
+
+
+class Batch:
+    """Messages that leave in one request. bytes: of the request's body; live: messages that are still awaited."""
+
+    __slots__ = ("body_bytes", "bytes", "deadline", "entries", "key", "live", "task")
+
+    def __init__(self, key: BatchKey, deadline: Deadline) -> None:
+        self.key = key
+        self.deadline = deadline
+        self.entries: list[Entry] = []
+        self.bytes = self.body_bytes = self.live = 0
+        self.task: asyncio.Task[None] | None = None
+
+    def abandon(self, future: asyncio.Future[Receipt]) -> None:
+        """The sender that awaits this future was cancelled. A request that no other sender awaits is cancelled too."""
+        if future.done() and not future.cancelled():
+            future.exception()  # marks it as retrieved
+        self.live -= 1
+        if not self.live and self.task is not None:
+            self.task.cancel()
+
+
+class Batching(Attempts):
+    """Sends prepared messages in automatic batches.
+
+    linger_ms: how long a batch waits for more messages; 0: until the event-loop iteration ends. batch_bytes: of one request; 0: no
+    batches.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        group: str,
+        *,
+        max_in_flight: int,
+        linger_ms: float,
+        batch_bytes: int,
+        hooks: Sequence[SendHook],
+        retry_codes: Iterable[int],
+    ) -> None:
+        super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
+        self._linger_s = linger_ms / 1000
+        self._batch_bytes = min(batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
+        self._open: dict[BatchKey, Batch] = {}
+        self._closed: deque[Batch] = deque()  # without a chosen queue, not started yet
+        self._first_messages_max = BATCH_MESSAGES_MAX if linger_ms else FIRST_MESSAGES_MAX
+        self._messages_max = self._first_messages_max  # of the open batch without a chosen queue
+        self._timer: asyncio.Handle | None = None  # of the next `_flush`
+        self._starter: asyncio.Handle | None = None  # of the next `_start_next`
+        self._waiting: dict[MessageQueue, deque[Batch]] = {}  # by queue with a request in flight, those that follow it
+        self._running: set[asyncio.Task[None]] = set()
+
+    def _may_share(self, prepared: Prepared) -> bool:
+        """Whether a message can be part of a batch: no delay, not compressed, no retry topic, no hooks, and small enough."""
+        return (
+            len(prepared.body) + len(prepared.properties) < self._batch_bytes
+            and not self._hooks
+            and not prepared.sys_flag
+            and not prepared.topic.startswith(RETRY_PREFIX)
+        )
+
+    @property
+    def _sends_alone(self) -> bool:
+        """Whether a send leaves at once by itself, because no other is in flight."""
+        return not self._in_flight.count and not self._linger_s
+
+    async def _send_shared(self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice) -> Receipt:
+        """Send one message, with others if others wait. Raises what `_enqueue` and `_deliver` raise."""
+        batch, future = await self._enqueue(prepared, timeout, wait_stored, choice)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            batch.abandon(future)
+            raise
+
+    async def _enqueue(
+        self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice
+    ) -> tuple[Batch, asyncio.Future[Receipt]]:
+        """Add a message to a batch once the in-flight limit admits it.
+
+        Raises SendFailed, LocalProtocolError, and what the choice of a queue raises.
+        """
+        deadline, size = Deadline(timeout * 1000), len(prepared.body)
+        if not self._in_flight.try_acquire(size):
+            await self._acquire(size, deadline, prepared)
+        try:
+            fixed = None if choice == NO_CHOICE else await self._fixed(prepared.topic, choice, deadline)
+            return self._add((prepared.topic, wait_stored, timeout, fixed), prepared, deadline)
+        except BaseException:
+            self._in_flight.release(size)
+            raise
+
+    def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[Batch, asyncio.Future[Receipt]]:
+        loop = asyncio.get_running_loop()
+        try:
+            properties = prepared.properties.encode()
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(f"the properties of a message cannot be encoded: {error}") from error
+        item = BatchItem(prepared.body, properties, prepared.flag)
+        body_bytes = len(item.body)
+        size = BATCH_FIXED_BYTES + body_bytes + len(properties)
+        is_shared = self._may_share(prepared)
+        batch = self._open.get(key)
+        if batch is not None and (
+            not is_shared
+            or batch.bytes + size > self._batch_bytes
+            or len(batch.entries) >= (self._messages_max if key[3] is None else BATCH_MESSAGES_MAX)
+            or batch.deadline.differs(deadline, key[2] / DEADLINES_APART)
+        ):
+            self._close_early(batch)
+            batch = None
+        if batch is None:
+            batch = self._open[key] = Batch(key, deadline)
+            if self._timer is None:
+                later = self._linger_s
+                self._timer = loop.call_later(later, self._flush) if later else loop.call_soon(self._flush)
+        future: asyncio.Future[Receipt] = loop.create_future()
+        batch.entries.append((prepared, item, future))
+        batch.bytes += size
+        batch.body_bytes += body_bytes
+        batch.live += 1
+        if not is_shared:
+            self._close_early(batch)
+        return batch, future
+
+    def _flush(self) -> None:
+        """Close the open batches, but not those of a queue that has a request in flight."""
+        self._timer = None
+        self._messages_max = self._first_messages_max
+        for batch in [batch for key, batch in self._open.items() if key[3] not in self._waiting]:
+            self._close(batch)
+        if self._starter is None:
+            self._start_next()
+
+    def _close_early(self, batch: Batch) -> None:
+        """Close an open batch that must not wait for `_flush`."""
+        self._close(batch)
+        if self._closed and self._starter is None:
+            self._starter = asyncio.get_running_loop().call_soon(self._start_next)
+
+    def _close(self, batch: Batch) -> None:
+        """Add no more to an open batch; it starts when its turn comes."""
+        del self._open[batch.key]
+        queue = batch.key[3]
+        if queue is None:
+            self._closed.append(batch)
+            self._messages_max = min(2 * self._messages_max, BATCH_MESSAGES_MAX)
+        elif (followers := self._waiting.get(queue)) is not None:
+            followers.append(batch)
+        else:
+            self._waiting[queue] = deque()
+            self._start(batch)
+
+    def _start_next(self) -> None:
+        """Start one closed batch; the next one follows in the next iteration."""
+        self._starter = None
+        if self._closed:
+            self._start(self._closed.popleft())
+            if self._closed:
+                self._starter = asyncio.get_running_loop().call_soon(self._start_next)
+
+    def _start(self, batch: Batch) -> None:
+        batch.task = task = self._core.spawn("send batch", self._run(batch), vital=False)
+        self._running.add(task)
+        task.add_done_callback(lambda _: self._ended(batch, task))
+
+    def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
+        """Release the capacity of a batch, and start the one that follows it in its queue."""
+        self._running.discard(task)
+        for prepared, _, future in batch.entries:
+            if not future.done():  # the client was stopped
+                cause = ConnectFailed("the client was stopped", sent=True)
+                retries = Retries(1, batch.deadline)
+                future.set_exception(self._failure(prepared, retries, cause, outcome_unknown=True))
+        self._in_flight.release(batch.body_bytes, len(batch.entries))
+        queue = batch.key[3]
+        if queue is not None:
+            followers = self._waiting.pop(queue)
+            if followers:
+                self._waiting[queue] = followers
+                self._start(followers.popleft())
+            elif self._timer is None:  # `_flush` left them open
+                for follower in [open_batch for key, open_batch in self._open.items() if key[3] == queue]:
+                    self._close(follower)
+
+    async def _run(self, batch: Batch) -> None:
+        """Send a batch and complete its futures. Messages whose senders were cancelled before are left out."""
+        entries = [entry for entry in batch.entries if not entry[2].done()]
+        if not entries:
+            return
+        topic, wait_stored, _, queue = batch.key
+        try:
+            if len(entries) == 1:
+                content = entries[0][0]
+            else:
+                ids = tuple(prepared.ids[0] for prepared, _, _ in entries)
+                content = batch_of(topic, (item for _, item, _ in entries), ids, wait_stored=wait_stored)
+            content.asks_confirmation = True
+            receipts = await self._deliver(content, queue, batch.deadline)
+        except ResponseError as error:
+            if len(entries) == 1:
+                _fail(entries, error)
+            else:
+                await self._send_each(entries, queue, batch.deadline)
+        except Exception as error:
+            _fail(entries, error)
+        else:
+            for (_, _, future), receipt in zip(entries, receipts, strict=True):
+                if not future.done():
+                    future.set_result(receipt)
+
+    async def _send_each(self, entries: list[Entry], queue: MessageQueue | None, deadline: Deadline) -> None:
+        """Send the messages of a refused batch one after another, so that only those fail that are the reason."""
+        for entry in entries:
+            prepared, _, future = entry
+            if future.done():
+                continue
+            prepared.asks_confirmation = True
+            try:
+                receipt = (await self._deliver(prepared, queue, deadline))[0]
+            except Exception as error:
+                _fail([entry], error)
+            else:
+                if not future.done():
+                    future.set_result(receipt)
+
+    async def _finish_batches(self) -> None:
+        """Send what waits, and wait until all batches have ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._open or self._closed or self._running:
+            self._flush()
+            await (asyncio.wait(set(self._running)) if self._running else asyncio.sleep(0))
+
+
+def _fail(entries: Iterable[Entry], error: Exception) -> None:
+    """Complete the futures that are open with an error, each with one of its own: a traceback belongs to one task."""
+    for _, _, future in entries:
+        if not future.done():
+            future.set_exception(_copy(error))
+
+
+def _copy(error: E) -> E:
+    """An exception with the same content, made without `__init__`, whose arguments differ from class to class."""
+    copy: E = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
