@@ -306,10 +306,8 @@ class Message(ReceivedMessage[T]):
     _inner: AsyncMessage[T]
 
     def __init__(self, inner: AsyncMessage[T]) -> None:
-        put = object.__setattr__
-        put(self, "_inner", inner)
-        for name in ReceivedMessage.__slots__:
-            put(self, name, getattr(inner, name))
+        super().__init__(inner.record, *inner._origin)
+        object.__setattr__(self, "_inner", inner)
 
     ack = blocking(AsyncMessage[T].ack)
     commit = blocking(AsyncMessage[T].commit)

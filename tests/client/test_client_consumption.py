@@ -1224,3 +1224,25 @@ def test_local_offsets_write_failure_is_logged_and_retried(
 
     run(work)
     assert len([r for r in caplog.records if r.message.startswith("offsets not written")]) == 1
+
+
+async def test_reader_of_waiting_messages_lets_other_tasks_run(cluster: Any) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        for n in range(200):
+            c.broker.put("T", 0, b"%d" % n)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            await until(lambda: len(inbox._inbox) == 200)
+            counting = asyncio.ensure_future(count())
+            for _ in range(200):
+                await (await inbox.recv()).ack()
+            assert turns >= 200 // 32
+            counting.cancel()

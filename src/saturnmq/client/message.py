@@ -23,7 +23,7 @@ from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.offsets import QueueOffset
 
 T = TypeVar("T")
-_UNSET: Final = object()
+_put: Final = object.__setattr__
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,17 +78,14 @@ class ReceivedMessage(Generic[T]):
     value: the body converted by the codec, on first access, which may raise DecodeError. queue, offset: where it was read.
     """
 
-    __slots__ = ("_body", "_bounds", "_codec", "_namespace", "_properties", "_record", "_settler", "_value", "queue")
+    # _origin: what all messages of a pull have in common, see `__init__`. The last three are set on first use.
+    __slots__ = ("_body", "_origin", "_properties", "_record", "_value")
 
-    queue: MessageQueue
     _record: Record
-    _codec: Codec[T]
-    _settler: Settler | None
-    _namespace: str | None
-    _bounds: tuple[int, int] | None
-    _properties: Mapping[str, str] | None
-    _body: Any
-    _value: Any
+    _origin: tuple[MessageQueue, Codec[T], Settler | None, str | None, tuple[int, int] | None]
+    _properties: Mapping[str, str]
+    _body: bytes
+    _value: T
 
     def __init__(
         self,
@@ -100,16 +97,8 @@ class ReceivedMessage(Generic[T]):
         bounds: tuple[int, int] | None = None,
     ) -> None:
         """bounds: the first and the next offset of the queue, as the pull answer stated them; added to the properties."""
-        put = object.__setattr__
-        put(self, "_record", record)
-        put(self, "queue", queue)
-        put(self, "_codec", codec)
-        put(self, "_settler", settler)
-        put(self, "_namespace", namespace)
-        put(self, "_bounds", bounds)
-        put(self, "_properties", None)
-        put(self, "_body", None)
-        put(self, "_value", _UNSET)
+        _put(self, "_record", record)
+        _put(self, "_origin", (queue, codec, settler, namespace, bounds))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -127,36 +116,53 @@ class ReceivedMessage(Generic[T]):
         return self._record
 
     @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was read from."""
+        return self._origin[0]
+
+    @property
+    def _codec(self) -> Codec[T]:
+        return self._origin[1]
+
+    @property
+    def _settler(self) -> Settler | None:
+        return self._origin[2]
+
+    @property
     def body(self) -> bytes:
         """The uncompressed body, decompressed once. Raises MessageError if it is damaged."""
-        body = self._body
-        if body is None:
-            record = self._record
-            raw = record.body
-            if record.sys_flag & SysFlag.COMPRESSED:
-                body = decompress(raw, record.sys_flag)
-            else:
-                body = raw if type(raw) is bytes else bytes(raw)
-            object.__setattr__(self, "_body", body)
-        return body  # type: ignore[no-any-return]
+        try:
+            return self._body
+        except AttributeError:
+            pass
+        record = self._record
+        raw = record.body
+        if record.sys_flag & SysFlag.COMPRESSED:
+            body = decompress(raw, record.sys_flag)
+        else:
+            body = raw if type(raw) is bytes else bytes(raw)
+        _put(self, "_body", body)
+        return body
 
     @property
     def value(self) -> T:
         """The body converted by the codec, once. Raises DecodeError, whose text names the message id."""
-        value = self._value
-        if value is _UNSET:
-            try:
-                value = self._codec.decode(self.body)
-            except DecodeError as error:
-                raise DecodeError(f"message {self.message_id} of topic {self.topic}: {error}") from error
-            object.__setattr__(self, "_value", value)
-        return value  # type: ignore[no-any-return]
+        try:
+            return self._value
+        except AttributeError:
+            pass
+        try:
+            value = self._codec.decode(self.body)
+        except DecodeError as error:
+            raise DecodeError(f"message {self.message_id} of topic {self.topic}: {error}") from error
+        _put(self, "_value", value)
+        return value
 
     @property
     def topic(self) -> str:
         """The topic as the user named it: without the namespace, and not the retry topic for a redelivered message."""
         record = self._record
-        return namespaces.strip(self._namespace, record.properties.get(PropertyKey.RETRY_TOPIC) or record.topic)
+        return namespaces.strip(self._origin[3], record.properties.get(PropertyKey.RETRY_TOPIC) or record.topic)
 
     @property
     def tag(self) -> str | None:
@@ -175,14 +181,16 @@ class ReceivedMessage(Generic[T]):
         A consumer's message has two more than it was stored with, as in Java: MIN_OFFSET and MAX_OFFSET, the first stored offset
         of the queue and the offset of its next message, when the message was pulled.
         """
-        properties = self._properties
-        if properties is None:
-            stored, bounds = self._record.properties, self._bounds
-            if bounds is not None:
-                low, high = map(str, bounds)
-                stored = {**stored, PropertyKey.MIN_OFFSET: low, PropertyKey.MAX_OFFSET: high}
-            properties = MappingProxyType(stored)
-            object.__setattr__(self, "_properties", properties)
+        try:
+            return self._properties
+        except AttributeError:
+            pass
+        stored, bounds = self._record.properties, self._origin[4]
+        if bounds is not None:
+            low, high = map(str, bounds)
+            stored = {**stored, PropertyKey.MIN_OFFSET: low, PropertyKey.MAX_OFFSET: high}
+        properties = MappingProxyType(stored)
+        _put(self, "_properties", properties)
         return properties
 
     @property
@@ -245,7 +253,8 @@ class Message(ReceivedMessage[T]):
         On a consumer with auto_commit=False it is held, and neither committed nor delivered again, until a later message of its
         queue is settled by `commit` or `rollback`, or `Consumer.commit` is called.
         """
-        await self._owner().settle(self, Ack.SUCCESS)
+        settler = self._origin[2]
+        await (self._owner() if settler is None else settler).settle(self, Ack.SUCCESS)
 
     async def commit(self) -> None:
         """Acknowledge the message and commit it with all that its queue holds. Needs ordered=True, auto_commit=False.
@@ -308,4 +317,4 @@ def same_attempt(message: Message[T]) -> Message[T]:
 
 
 def _with_record(message: Message[T], record: Record) -> Message[T]:
-    return Message(record, message.queue, message._codec, message._settler, message._namespace, message._bounds)
+    return Message(record, *message._origin)

@@ -100,7 +100,8 @@ RECORD_HEADS: Final = {  # the whole head, by the IPv6 bits
     bits: struct.Struct(">" + "".join(_codes(bits).values())) for bits in (0, _BORN_V6, _STORE_V6, HOSTS_V6)
 }
 RECORD_V4: Final = RECORD_HEADS[0]
-RECORD_FIXED_BYTES: Final = RECORD_V4.size + 3  # a record with two IPv4 hosts, no body, no topic, no properties
+_V4_BYTES: Final = RECORD_V4.size
+RECORD_FIXED_BYTES: Final = _V4_BYTES + 3  # a record with two IPv4 hosts, no body, no topic, no properties
 _AT_SYS_FLAG: Final = position_of("sys_flag")
 _AT_STORE_TIMESTAMP: Final = position_of("store_timestamp"), position_of("store_timestamp", _BORN_V6)
 STORE_TIMESTAMP_END_MAX: Final = _AT_STORE_TIMESTAMP[1] + 8  # a head of so many bytes has it in any case
@@ -266,60 +267,76 @@ def _fixed_parts(born_ip: str, store_ip: str, topic: str) -> tuple[Callable[...,
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = False) -> Message:
     """Decode the record that starts at `at`; the body is copied. Raises MessageError, also for a truncated record."""
+    return _decode(buffer, at, 1, check_crc=check_crc)[0]
+
+
+def _decode(buffer: Buffer, at: int, most: int, *, check_crc: bool) -> list[Message]:
+    """Decode the records from `at` to the end of the buffer, at most `most`, but one in any case."""
+    messages: list[Message] = []
+    size, topic_raw, topic = len(buffer), b"", ""
     try:
-        (
-            total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms,
-            born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes,
-        ) = RECORD_V4.unpack_from(buffer, at)  # fmt: skip
-        if magic != MESSAGE_MAGIC:
-            raise MessageError(f"record at {at} has magic 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7")
-        end = at + total
-        if total < RECORD_FIXED_BYTES or end > len(buffer):
-            raise MessageError(f"record at {at} claims {total} bytes, {len(buffer) - at} are there")
-        pos = at + RECORD_V4.size
-        if sys_flag & HOSTS_V6:
-            head = RECORD_HEADS[sys_flag & HOSTS_V6]
-            born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes = (
-                head.unpack_from(buffer, at)[9:]
+        while True:
+            (
+                total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms,
+                born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes,
+            ) = RECORD_V4.unpack_from(buffer, at)  # fmt: skip
+            if magic != MESSAGE_MAGIC:
+                raise MessageError(f"record at {at} has magic 0x{magic & 0xFFFFFFFF:08X}, must be 0xDAA320A7")
+            end = at + total
+            if total < RECORD_FIXED_BYTES or end > size:
+                raise MessageError(f"record at {at} claims {total} bytes, {size - at} are there")
+            pos = at + _V4_BYTES
+            if sys_flag & HOSTS_V6:
+                head = RECORD_HEADS[sys_flag & HOSTS_V6]
+                born_ip, born_port, store_ms, store_ip, store_port, reconsume_times, prepared, body_bytes = (
+                    head.unpack_from(buffer, at)[9:]
+                )
+                pos = at + head.size
+            born_host, store_host = _host(born_ip, born_port), _host(store_ip, store_port)
+            if not 0 <= body_bytes <= end - pos:
+                raise MessageError(f"record at {at} claims a body of {body_bytes} bytes, {end - pos} are left")
+            body = bytes(buffer[pos : pos + body_bytes])
+            pos += body_bytes
+            topic_bytes = buffer[pos]
+            if topic_bytes > TOPIC_BYTES_MAX:
+                raise MessageError(
+                    f"record at {at} claims a topic of {topic_bytes} bytes, at most {TOPIC_BYTES_MAX} fit"
+                )
+            raw = bytes(buffer[pos + 1 : pos + 1 + topic_bytes])
+            if raw != topic_raw:  # the records of an answer have one topic
+                topic_raw, topic = raw, raw.decode()
+            pos += 1 + topic_bytes
+            (properties_bytes,) = _I16.unpack_from(buffer, pos)
+            pos += 2
+            if properties_bytes < 0 or pos + properties_bytes != end:
+                raise MessageError(f"record at {at}: properties of {properties_bytes} bytes, {end - pos} are left")
+            if check_crc and body_crc(body) != crc:
+                raise MessageError(f"record at {at}: body CRC is {body_crc(body)}, the record says {crc}")
+            messages.append(
+                Message(
+                    topic,
+                    body,
+                    bytes(buffer[pos:end]),
+                    queue_id,
+                    flag,
+                    sys_flag,
+                    born_ms,
+                    born_host,
+                    store_host,
+                    reconsume_times,
+                    prepared,
+                    queue_offset,
+                    physical,
+                    store_ms,
+                    crc,
+                    total,
+                )
             )
-            pos = at + head.size
-        born_host, store_host = _host(born_ip, born_port), _host(store_ip, store_port)
-        if not 0 <= body_bytes <= end - pos:
-            raise MessageError(f"record at {at} claims a body of {body_bytes} bytes, {end - pos} are left")
-        body = bytes(buffer[pos : pos + body_bytes])
-        pos += body_bytes
-        topic_bytes = buffer[pos]
-        if topic_bytes > TOPIC_BYTES_MAX:
-            raise MessageError(f"record at {at} claims a topic of {topic_bytes} bytes, at most {TOPIC_BYTES_MAX} fit")
-        topic = bytes(buffer[pos + 1 : pos + 1 + topic_bytes]).decode()
-        pos += 1 + topic_bytes
-        (properties_bytes,) = _I16.unpack_from(buffer, pos)
-        pos += 2
-        if properties_bytes < 0 or pos + properties_bytes != end:
-            raise MessageError(f"record at {at}: properties of {properties_bytes} bytes, {end - pos} are left")
-        properties_raw = bytes(buffer[pos:end])
+            at = end
+            if at >= size or len(messages) >= most:
+                return messages
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MessageError(f"record at {at} is cut or not UTF-8: {error}") from error
-    if check_crc and body_crc(body) != crc:
-        raise MessageError(f"record at {at}: body CRC is {body_crc(body)}, the record says {crc}")
-    return Message(
-        topic,
-        body,
-        properties_raw,
-        queue_id,
-        flag,
-        sys_flag,
-        born_ms,
-        born_host,
-        store_host,
-        reconsume_times,
-        prepared,
-        queue_offset,
-        physical,
-        store_ms,
-        crc,
-        total,
-    )
 
 
 def record_properties(buffer: Buffer, at: int = 0) -> bytes:
@@ -355,9 +372,9 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message
         at += message.store_bytes
 
 
-def decode_records(buffer: Buffer, *, check_crc: bool = False) -> list[Message]:
-    """Decode all messages of a pull or query body. Raises MessageError."""
-    return list(iter_records(buffer, check_crc=check_crc))
+def decode_records(buffer: Buffer, most: int = 2**31, *, check_crc: bool = False) -> list[Message]:
+    """Decode the messages of a pull or query body, at most `most`. Raises MessageError."""
+    return _decode(buffer, 0, most, check_crc=check_crc) if buffer else []
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:

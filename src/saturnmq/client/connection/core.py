@@ -211,7 +211,8 @@ class Core:
         """
         if self.state is not ClientState.RUNNING:
             check_state(role, self.state)
-        forks.check(self.remote.generation)
+        if self.remote.generation != forks.generation:
+            forks.check(self.remote.generation)
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoop(f"this {role} was started on another event loop; use saturnmq.sync across threads")
         if self.failure is not None:

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import Any, Final, Protocol
 
 from saturnmq.client import namespaces
@@ -32,7 +31,7 @@ from saturnmq.errors import AlreadySettled, ClientError, ConnectFailed
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PullSysFlag, ResponseCode
 from saturnmq.protocol.errors import BodyError, SaturnError
-from saturnmq.protocol.message import iter_records
+from saturnmq.protocol.message import decode_records
 from saturnmq.protocol.offsets import QueueOffset
 
 logger = logging.getLogger(__name__)
@@ -119,7 +118,7 @@ class QueueGeneration:
         if not self.assignment.may_hand_out:
             self.parked.append(message)
             return False
-        self.delivered[message.offset] = (now, message)
+        self.delivered[message._record.queue_offset] = (now, message)
         host = self.assignment.host
         if host.hooks:
             context = self.contexts[message.offset] = ConsumeContext(host.group, message, now)
@@ -142,7 +141,7 @@ class QueueGeneration:
                 f"{message!r} cannot be settled as {verdict.value} by consumer {self.assignment.host.group}",
                 hint="Create the consumer with ordered=True, auto_commit=False; or call ack, retry or reject.",
             )
-        offset = message.offset
+        offset = message._record.queue_offset
         previous = self.verdicts.get(offset)
         if previous is None and self.repeated and message.attempt <= self.repeated.get(offset, 0):
             previous = Ack.RETRY
@@ -197,12 +196,12 @@ class QueueGeneration:
 
     def report(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
         """Report the end of a delivery to statistics and hooks."""
-        host = self.assignment.host
-        handed_out = self.delivered.get(message.offset)
+        host, record = self.assignment.host, message._record
+        handed_out = self.delivered.get(record.queue_offset)
         if handed_out is not None:
             took_s = time.monotonic() - handed_out[0]
-            host.stats.consumed(message.record.topic, took_s, failed=verdict not in (Ack.SUCCESS, Ack.COMMIT))
-        context = self.contexts.pop(message.offset, None)
+            host.stats.consumed(record.topic, took_s, failed=verdict not in (Ack.SUCCESS, Ack.COMMIT))
+        context = self.contexts.pop(record.queue_offset, None) if self.contexts else None
         if context is not None:
             context.verdict, context.reason, context.timed_out = verdict, reason, timed_out
             run_consume_hooks(host.hooks, "after", context)
@@ -226,13 +225,15 @@ class QueueGeneration:
     def close(self, offset: QueueOffset) -> None:
         """Close a finished offset: advance the commit offset and resume pulling if it waits."""
         self.delivered.pop(offset, None)
-        self.repeated.pop(offset, None)
+        if self.repeated:
+            self.repeated.pop(offset, None)
         process_queue = self.process_queue
         commit = process_queue.settle(offset)
         if commit is None or process_queue.dropped:
             return
-        self.assignment.consumed_ms = now_ms()
-        self.assignment.committed(commit)
+        assignment = self.assignment
+        assignment.consumed_ms = now_ms()
+        assignment.committed(commit)
         if len(self.verdicts) > 4096:
             self.verdicts = {key: value for key, value in self.verdicts.items() if key >= commit}
 
@@ -562,7 +563,7 @@ class AssignedQueue:
             tags = host.wanted_tags(self.queue.topic)
             namespace, codec, queue = host.core.settings.namespace, host.codec, self.user_queue
             most = max(host.pull_batch, 1)
-            records = list(islice(iter_records(result.body), most + 1))
+            records = decode_records(result.body, most + 1)
             if len(records) > most:
                 raise BodyError(f"pull answer of {queue.broker_name} has more than the {most} messages asked for")
             if records:
@@ -574,7 +575,7 @@ class AssignedQueue:
                 for record in records
                 if (not tags or record.tags in tags) and record.queue_offset > process_queue.max_offset
             ]
-            process_queue.put((message.offset, len(message.record.body)) for message in messages)
+            process_queue.put([(message._record.queue_offset, len(message._record.body)) for message in messages])
         self.next_offset = max(result.next_offset, QueueOffset(process_queue.max_offset + 1))
         process_queue.skip_to(self.next_offset)
         if not len(process_queue):
@@ -606,5 +607,5 @@ class AssignedQueue:
 
 def mark_delivered(message: Message[Any], clock: Callable[[], float] = time.monotonic) -> bool:
     """Record that a message is handed out; False if it may not be now."""
-    hand_out: Callable[[Message[Any], float], bool] | None = getattr(message._settler, "hand_out", None)
+    hand_out: Callable[[Message[Any], float], bool] | None = getattr(message._origin[2], "hand_out", None)
     return True if hand_out is None else hand_out(message, clock())

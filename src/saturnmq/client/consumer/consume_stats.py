@@ -53,7 +53,10 @@ class ConsumeCounters:
 
     def consumed(self, topic: str, took_s: float, *, failed: bool) -> None:
         """Count a settled message; `took_s`: seconds from hand-out to settlement."""
-        bucket = self._bucket(topic)
+        buckets = self._topics.get(topic)
+        bucket = buckets.get(int(self._clock()) // BUCKET_S) if buckets is not None else None
+        if bucket is None:
+            bucket = self._bucket(topic)
         bucket.consume_s += took_s
         if failed:
             bucket.failed += 1

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
@@ -46,6 +46,7 @@ from saturnmq.tasks import one_round
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+TAKEN_AT_ONCE: Final = 32  # messages that a reader takes before other tasks run
 
 
 class Consumer(Positioned, Generic[T]):
@@ -76,6 +77,7 @@ class Consumer(Positioned, Generic[T]):
         self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
+        self._taken = 0  # messages taken since the reader has waited
         self._starved = False
         self._warned = False  # that nothing can be received: one warning for all readers
         self._lock = asyncio.Lock()
@@ -236,9 +238,14 @@ class Consumer(Positioned, Generic[T]):
             await message.ack()
         """
         self._check()
+        self._taken += 1
+        if self._taken >= TAKEN_AT_ONCE:  # lets the pull loops and other tasks run while messages wait
+            self._taken = 0
+            await asyncio.sleep(0)
         message = self._inbox.take()
         if message is not None:
             return message
+        self._taken = 0
         if timeout is None:
             return await self._wait_for_message()
         try:

@@ -121,10 +121,12 @@ class ConsumerMember(ABC):
 
     def _check(self) -> None:
         """Raise unless this consumer and its client are running and no background task died."""
-        check_state("consumer", self.state)
-        if self.core.failure is not None:
-            raise self._stopped(self.core.failure)
-        self.core.check_running("consumer")
+        if self.state is not ClientState.RUNNING:
+            check_state("consumer", self.state)
+        core = self.core
+        if core.failure is not None:
+            raise self._stopped(core.failure)
+        core.check_running("consumer")
 
     def _stopped(self, cause: BaseException) -> ConsumerStopped:
         failure = ConsumerStopped(f"a background task of consumer {self.group} died: {type(cause).__name__}: {cause}")

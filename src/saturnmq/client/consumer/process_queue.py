@@ -55,15 +55,17 @@ class ProcessQueue:
 
     def put(self, messages: Iterable[tuple[QueueOffset, int]]) -> int:
         """Add (offset, body bytes) pairs in rising offset order; offsets already seen are skipped. Returns how many were added."""
-        added = 0
+        added, most, total = 0, self.max_offset, 0
         for offset, body_bytes in messages:
-            if offset <= self.max_offset:
+            if offset <= most:
                 continue
             self._open[offset] = body_bytes
             self._order.append(offset)
-            self._bytes += body_bytes
-            self.max_offset = offset
+            total += body_bytes
+            most = offset
             added += 1
+        self.max_offset = most
+        self._bytes += total
         if self.max_offset >= self._next:
             self._next = QueueOffset(self.max_offset + 1)
         return added
@@ -85,4 +87,4 @@ class ProcessQueue:
         order = self._order
         while order and order[0] not in self._open:
             order.popleft()
-        return self.commit_offset
+        return order[0] if order else self._next

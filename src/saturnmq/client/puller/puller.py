@@ -28,7 +28,7 @@ from saturnmq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from saturnmq.protocol.errors import HeaderError, ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int64, int64_or
-from saturnmq.protocol.message import iter_records
+from saturnmq.protocol.message import decode_records
 from saturnmq.protocol.offsets import QueueOffset
 
 PULLER_GROUP: Final = "CID_RMQ_SYS_SATURNMQ_PULLER"  # brokers always create groups with this prefix on demand (BP-10)
@@ -97,7 +97,7 @@ class PullResult:
         codec, tags = BytesCodec(), self.tags
         return [
             Message(record, queue, codec, None, self.namespace)
-            for record in iter_records(self.body)
+            for record in decode_records(self.body)
             if not tags or record.tags in tags
         ]
 
