@@ -221,3 +221,19 @@ with parent, parent.producer("fp") as out:
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
+
+
+def test_sync_send_soon_returns_futures_for_threads(url: str) -> None:
+    with sync.Client.from_url(url) as client:
+        with client.producer("soon", max_in_flight=10) as out:
+            futures = [out.send_soon("SyncSoon", b"%d" % n, shard_by="k") for n in range(50)]
+            receipts = [future.result(timeout=30) for future in futures]
+            assert [receipt.offset for receipt in receipts] == list(range(50))
+            with pytest.raises(saturnmq.MessageRefused):
+                out.send_soon("SyncSoon", b"")
+            assert not futures[0].cancel()
+        late = client.producer("late", linger_ms=10_000)
+        late.start()
+        future = late.send_soon("SyncSoon", b"last")
+        late.stop()
+        assert future.result(timeout=0).offset >= 0

@@ -304,7 +304,12 @@ async def test_listener_handles_messages_concurrently(client: Callable[..., Clie
 async def test_two_members_share_the_queues_and_one_takes_over(
     client: Callable[..., Client], topic: str, group: str
 ) -> None:
-    async with client() as one, client() as two, one.producer("p") as out, one.consumer(group, start="first") as a:
+    async with (
+        client() as one,
+        client() as two,
+        one.producer("p", batch_bytes=0) as out,
+        one.consumer(group, start="first") as a,
+    ):
         await a.subscribe(topic)
         await until(lambda: len(a.assigned) == 4)
         async with two.consumer(group, start="first") as b:

@@ -1,8 +1,8 @@
 """Automatic batches: sends that wait at the same time share a request.
 
 A batch collects sends of one topic with equal options until the event-loop iteration ends, or for `linger_ms`, or until it has
-`batch_bytes`. It is one request to one queue; a batch of one message is a plain send. A send while no other is in flight leaves at
-once, alone.
+`batch_bytes`. It is one request to one queue. Few sends leave as requests of their own, in one write: their senders go on by
+themselves. After some iterations with few sends in flight, the next ones no longer wait for the end of theirs.
 
 The messages of a chosen queue (shard_by, queue, selector) are stored in the order of their sends: one request for such a queue is
 in flight at a time, retries included, and what is sent meanwhile is the next batch. Batches without a chosen queue go to the queues
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.deadline import Deadline
@@ -41,26 +41,35 @@ BATCH_BYTES: Final = 65_536
 BATCH_BYTES_MAX: Final = 4_194_304
 LINGER_MS_MAX: Final = 10_000
 FIRST_MESSAGES_MAX: Final = 32  # of the first batch of an iteration; each further one may be twice as large
+SHARED_FROM: Final = 8  # messages; fewer than that cost client and broker less one by one
+FEW_ITERATIONS: Final = 3  # in a row with fewer messages in flight, until sends leave at once
 DEADLINES_APART: Final = 8  # messages share a batch if their deadlines differ by at most this part of the timeout
 NO_CHOICE: Final[Choice] = (None, None, None, None)
 # What the messages of a batch have in common: topic, wait_stored, timeout, chosen queue.
 BatchKey: TypeAlias = tuple[str, bool, float, MessageQueue | None]
-Entry: TypeAlias = tuple[Prepared, BatchItem, "asyncio.Future[Receipt]"]
+Answer: TypeAlias = "asyncio.Future[Receipt | None]"  # None: the sender sends its message itself
+Entry: TypeAlias = tuple[Prepared, BatchItem, Answer]
 
 
 class Batch:
-    """Messages that leave in one request. bytes: of the request's body; live: messages that are still awaited."""
+    """Messages that leave in one request.
 
-    __slots__ = ("body_bytes", "bytes", "deadline", "entries", "key", "live", "task")
+    bytes: of the request's body. live: messages that are still awaited. all_wait: each has a sender that can send it by itself.
+    returned: to these senders.
+    """
+
+    __slots__ = ("all_wait", "body_bytes", "bytes", "deadline", "entries", "key", "live", "returned", "task")
 
     def __init__(self, key: BatchKey, deadline: Deadline) -> None:
         self.key = key
         self.deadline = deadline
         self.entries: list[Entry] = []
         self.bytes = self.body_bytes = self.live = 0
+        self.all_wait = True
+        self.returned = False
         self.task: asyncio.Task[None] | None = None
 
-    def abandon(self, future: asyncio.Future[Receipt]) -> None:
+    def abandon(self, future: Answer) -> None:
         """The sender that awaits this future was cancelled. A request that no other sender awaits is cancelled too."""
         if future.done() and not future.cancelled():
             future.exception()  # marks it as retrieved
@@ -91,6 +100,7 @@ class Batching(Attempts):
         self._linger_s = linger_ms / 1000
         self._batch_bytes = min(batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
         self._open: dict[BatchKey, Batch] = {}
+        self._few = 0  # iterations in a row with fewer than SHARED_FROM messages in flight
         self._closed: deque[Batch] = deque()  # without a chosen queue, not started yet
         self._first_messages_max = BATCH_MESSAGES_MAX if linger_ms else FIRST_MESSAGES_MAX
         self._messages_max = self._first_messages_max  # of the open batch without a chosen queue
@@ -110,36 +120,60 @@ class Batching(Attempts):
 
     @property
     def _sends_alone(self) -> bool:
-        """Whether a send leaves at once by itself, because no other is in flight."""
-        return not self._in_flight.count and not self._linger_s
+        """Whether a send leaves at once by itself, because few are in flight and few were before. It overtakes no batch."""
+        return (
+            self._few >= FEW_ITERATIONS
+            and self._in_flight.count + 1 < SHARED_FROM
+            and not (self._linger_s or self._open or self._running)
+        )
 
     async def _send_shared(self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice) -> Receipt:
         """Send one message, with others if others wait. Raises what `_enqueue` and `_deliver` raise."""
-        batch, future = await self._enqueue(prepared, timeout, wait_stored, choice)
+        deadline, size = Deadline(timeout * 1000), len(prepared.body)
+        batch, future = await self._enqueue(prepared, deadline, timeout, wait_stored, choice, waits=True)
         try:
-            return await future
+            receipt = await future
         except asyncio.CancelledError:
             batch.abandon(future)
+            if batch.returned and not future.cancelled():
+                self._in_flight.release(size)
             raise
+        if receipt is not None:
+            return receipt
+        try:
+            prepared.asks_confirmation = True
+            return (await self._deliver(prepared, None, deadline))[0]
+        finally:
+            self._in_flight.release(size)
+
+    async def _accept(
+        self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice
+    ) -> asyncio.Future[Receipt]:
+        """Add a message to a batch and return the future of its receipt. Raises what `_enqueue` raises."""
+        deadline = Deadline(timeout * 1000)
+        _, future = await self._enqueue(prepared, deadline, timeout, wait_stored, choice, waits=False)
+        return cast("asyncio.Future[Receipt]", future)
 
     async def _enqueue(
-        self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice
-    ) -> tuple[Batch, asyncio.Future[Receipt]]:
+        self, prepared: Prepared, deadline: Deadline, timeout: float, wait_stored: bool, choice: Choice, *, waits: bool
+    ) -> tuple[Batch, Answer]:
         """Add a message to a batch once the in-flight limit admits it.
 
         Raises SendFailed, LocalProtocolError, and what the choice of a queue raises.
         """
-        deadline, size = Deadline(timeout * 1000), len(prepared.body)
+        size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)
         try:
             fixed = None if choice == NO_CHOICE else await self._fixed(prepared.topic, choice, deadline)
-            return self._add((prepared.topic, wait_stored, timeout, fixed), prepared, deadline)
+            batch, future = self._add((prepared.topic, wait_stored, timeout, fixed), prepared, deadline)
         except BaseException:
             self._in_flight.release(size)
             raise
+        batch.all_wait &= waits
+        return batch, future
 
-    def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[Batch, asyncio.Future[Receipt]]:
+    def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[Batch, Answer]:
         loop = asyncio.get_running_loop()
         try:
             properties = prepared.properties.encode()
@@ -163,7 +197,7 @@ class Batching(Attempts):
             if self._timer is None:
                 later = self._linger_s
                 self._timer = loop.call_later(later, self._flush) if later else loop.call_soon(self._flush)
-        future: asyncio.Future[Receipt] = loop.create_future()
+        future: Answer = loop.create_future()
         batch.entries.append((prepared, item, future))
         batch.bytes += size
         batch.body_bytes += body_bytes
@@ -176,10 +210,25 @@ class Batching(Attempts):
         """Close the open batches, but not those of a queue that has a request in flight."""
         self._timer = None
         self._messages_max = self._first_messages_max
-        for batch in [batch for key, batch in self._open.items() if key[3] not in self._waiting]:
-            self._close(batch)
+        batches = [batch for key, batch in self._open.items() if key[3] not in self._waiting]
+        self._few = self._few + 1 if self._in_flight.count < SHARED_FROM else 0
+        for batch in batches:
+            if batch.all_wait and batch.key[3] is None and len(batch.entries) < SHARED_FROM and not self._linger_s:
+                self._return(batch)
+            else:
+                self._close(batch)
         if self._starter is None:
             self._start_next()
+
+    def _return(self, batch: Batch) -> None:
+        """Let the senders of an open batch send their messages themselves; they own its capacity from now on."""
+        del self._open[batch.key]
+        batch.returned = True
+        for prepared, _, future in batch.entries:
+            if future.done():
+                self._in_flight.release(len(prepared.body))
+            else:
+                future.set_result(None)
 
     def _close_early(self, batch: Batch) -> None:
         """Close an open batch that must not wait for `_flush`."""

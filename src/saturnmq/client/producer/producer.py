@@ -261,7 +261,7 @@ class Producer(Batching, Generic[T]):
         self._check()
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored)
         choice = (shard_by, queue, selector, selector_arg)
-        return (await self._enqueue(prepared, self._seconds(timeout), wait_stored, choice))[1]
+        return await self._accept(prepared, self._seconds(timeout), wait_stored, choice)
 
     async def send_oneway(
         self,
