@@ -77,7 +77,7 @@ class Consumer(Positioned, Generic[T]):
         self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._taken = 0  # messages taken since the reader has waited
+        self._reads = 0  # messages taken since the reader has waited
         self._starved = False
         self._warned = False  # that nothing can be received: one warning for all readers
         self._lock = asyncio.Lock()
@@ -238,14 +238,14 @@ class Consumer(Positioned, Generic[T]):
             await message.ack()
         """
         self._check()
-        self._taken += 1
-        if self._taken >= TAKEN_AT_ONCE:  # lets the pull loops and other tasks run while messages wait
-            self._taken = 0
+        self._reads += 1
+        if self._reads >= TAKEN_AT_ONCE:  # lets the pull loops and other tasks run while messages wait
+            self._reads = 0
             await asyncio.sleep(0)
         message = self._inbox.take()
         if message is not None:
             return message
-        self._taken = 0
+        self._reads = 0
         if timeout is None:
             return await self._wait_for_message()
         try:

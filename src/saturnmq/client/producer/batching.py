@@ -42,7 +42,7 @@ BATCH_BYTES_MAX: Final = 4_194_304
 LINGER_MS_MAX: Final = 10_000
 FIRST_MESSAGES_MAX: Final = 32  # of the first batch of an iteration; each further one may be twice as large
 SHARED_FROM: Final = 8  # messages; fewer than that cost client and broker less one by one
-FEW_ITERATIONS: Final = 3  # in a row with fewer messages in flight, until sends leave at once
+CALM_ITERATIONS: Final = 3  # in a row with fewer messages in flight, until sends leave at once
 DEADLINES_APART: Final = 8  # messages share a batch if their deadlines differ by at most this part of the timeout
 NO_CHOICE: Final[Choice] = (None, None, None, None)
 # What the messages of a batch have in common: topic, wait_stored, timeout, chosen queue.
@@ -51,7 +51,7 @@ Answer: TypeAlias = "asyncio.Future[Receipt | None]"  # None: the sender sends i
 Entry: TypeAlias = tuple[Prepared, BatchItem, Answer]
 
 
-class Batch:
+class SendBatch:
     """Messages that leave in one request.
 
     bytes: of the request's body. live: messages that are still awaited. all_wait: each has a sender that can send it by itself.
@@ -99,14 +99,16 @@ class Batching(Attempts):
         super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
         self._linger_s = linger_ms / 1000
         self._batch_bytes = min(batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
-        self._open: dict[BatchKey, Batch] = {}
-        self._few = 0  # iterations in a row with fewer than SHARED_FROM messages in flight
-        self._closed: deque[Batch] = deque()  # without a chosen queue, not started yet
+        self._open: dict[BatchKey, SendBatch] = {}
+        self._calm_iterations = 0  # in a row, with fewer than SHARED_FROM messages in flight
+        self._closed: deque[SendBatch] = deque()  # without a chosen queue, not started yet
         self._first_messages_max = BATCH_MESSAGES_MAX if linger_ms else FIRST_MESSAGES_MAX
         self._messages_max = self._first_messages_max  # of the open batch without a chosen queue
         self._timer: asyncio.Handle | None = None  # of the next `_flush`
         self._starter: asyncio.Handle | None = None  # of the next `_start_next`
-        self._waiting: dict[MessageQueue, deque[Batch]] = {}  # by queue with a request in flight, those that follow it
+        self._waiting: dict[
+            MessageQueue, deque[SendBatch]
+        ] = {}  # by queue with a request in flight, those that follow it
         self._running: set[asyncio.Task[None]] = set()
 
     def _may_share(self, prepared: Prepared) -> bool:
@@ -122,7 +124,7 @@ class Batching(Attempts):
     def _sends_alone(self) -> bool:
         """Whether a send leaves at once by itself, because few are in flight and few were before. It overtakes no batch."""
         return (
-            self._few >= FEW_ITERATIONS
+            self._calm_iterations >= CALM_ITERATIONS
             and self._in_flight.count + 1 < SHARED_FROM
             and not (self._linger_s or self._open or self._running)
         )
@@ -156,7 +158,7 @@ class Batching(Attempts):
 
     async def _enqueue(
         self, prepared: Prepared, deadline: Deadline, timeout: float, wait_stored: bool, choice: Choice, *, waits: bool
-    ) -> tuple[Batch, Answer]:
+    ) -> tuple[SendBatch, Answer]:
         """Add a message to a batch once the in-flight limit admits it.
 
         Raises SendFailed, LocalProtocolError, and what the choice of a queue raises.
@@ -173,7 +175,7 @@ class Batching(Attempts):
         batch.all_wait &= waits
         return batch, future
 
-    def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[Batch, Answer]:
+    def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[SendBatch, Answer]:
         loop = asyncio.get_running_loop()
         try:
             properties = prepared.properties.encode()
@@ -193,7 +195,7 @@ class Batching(Attempts):
             self._close_early(batch)
             batch = None
         if batch is None:
-            batch = self._open[key] = Batch(key, deadline)
+            batch = self._open[key] = SendBatch(key, deadline)
             if self._timer is None:
                 later = self._linger_s
                 self._timer = loop.call_later(later, self._flush) if later else loop.call_soon(self._flush)
@@ -211,7 +213,7 @@ class Batching(Attempts):
         self._timer = None
         self._messages_max = self._first_messages_max
         batches = [batch for key, batch in self._open.items() if key[3] not in self._waiting]
-        self._few = self._few + 1 if self._in_flight.count < SHARED_FROM else 0
+        self._calm_iterations = self._calm_iterations + 1 if self._in_flight.count < SHARED_FROM else 0
         for batch in batches:
             if batch.all_wait and batch.key[3] is None and len(batch.entries) < SHARED_FROM and not self._linger_s:
                 self._return(batch)
@@ -220,7 +222,7 @@ class Batching(Attempts):
         if self._starter is None:
             self._start_next()
 
-    def _return(self, batch: Batch) -> None:
+    def _return(self, batch: SendBatch) -> None:
         """Let the senders of an open batch send their messages themselves; they own its capacity from now on."""
         del self._open[batch.key]
         batch.returned = True
@@ -230,13 +232,13 @@ class Batching(Attempts):
             else:
                 future.set_result(None)
 
-    def _close_early(self, batch: Batch) -> None:
+    def _close_early(self, batch: SendBatch) -> None:
         """Close an open batch that must not wait for `_flush`."""
         self._close(batch)
         if self._closed and self._starter is None:
             self._starter = asyncio.get_running_loop().call_soon(self._start_next)
 
-    def _close(self, batch: Batch) -> None:
+    def _close(self, batch: SendBatch) -> None:
         """Add no more to an open batch; it starts when its turn comes."""
         del self._open[batch.key]
         queue = batch.key[3]
@@ -257,12 +259,12 @@ class Batching(Attempts):
             if self._closed:
                 self._starter = asyncio.get_running_loop().call_soon(self._start_next)
 
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: SendBatch) -> None:
         batch.task = task = self._core.spawn("send batch", self._run(batch), vital=False)
         self._running.add(task)
         task.add_done_callback(lambda _: self._ended(batch, task))
 
-    def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
+    def _ended(self, batch: SendBatch, task: asyncio.Task[None]) -> None:
         """Release the capacity of a batch, and start the one that follows it in its queue."""
         self._running.discard(task)
         for prepared, _, future in batch.entries:
@@ -281,7 +283,7 @@ class Batching(Attempts):
                 for follower in [open_batch for key, open_batch in self._open.items() if key[3] == queue]:
                     self._close(follower)
 
-    async def _run(self, batch: Batch) -> None:
+    async def _run(self, batch: SendBatch) -> None:
         """Send a batch and complete its futures. Messages whose senders were cancelled before are left out."""
         entries = [entry for entry in batch.entries if not entry[2].done()]
         if not entries:
