@@ -286,10 +286,15 @@ class ConsumeQueue:
 
     def _from_file(self, position: int, size_bytes: int) -> bytes:
         """Up to size_bytes of one file from a position on. Raises OSError, StoreError."""
+        path, at = self._file_of(position)
+        return self._cache.read(path, at, min(size_bytes, self._file_bytes - at))
+
+    def _file_of(self, position: int) -> tuple[Path, int]:
+        """The file of a byte of the queue, and the position there."""
         at = position % self._file_bytes
         if position - at != self._read_start or self._read_path is None:
             self._read_start, self._read_path = position - at, self._folder / file_name(position - at)
-        return self._cache.read(self._read_path, at, min(size_bytes, self._file_bytes - at))
+        return self._read_path, at
 
     def read(self, queue_offset: QueueOffset, units_max: int) -> bytes:
         """Up to units_max units from queue_offset on, within one file (CQ-04); b"" if there are none."""
@@ -308,9 +313,7 @@ class ConsumeQueue:
 
     def place_of(self, queue_offset: QueueOffset) -> tuple[Path, int]:
         """File of a unit, and its position there in bytes."""
-        at = queue_offset * UNIT_BYTES
-        start = at - at % self._file_bytes
-        return self._folder / file_name(start), at - start
+        return self._file_of(queue_offset * UNIT_BYTES)
 
     def is_cached(self, queue_offset: QueueOffset, units_max: int) -> bool:
         """Whether `read` does not wait for the disk: the units are in memory, or in the page cache."""
