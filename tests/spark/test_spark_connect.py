@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import local_session
-from saturnmq.spark.registration import permitting
+from saturnmq.spark.registration import with_mappers
 from saturnmq.spark.session_kind import is_connect
 from saturnmq.spark.source import RocketMQDataSource
 from saturnmq.sync import Client
@@ -82,7 +82,7 @@ def test_connect_client_reads_writes_and_commits(
 
 def test_permitted_mappers_reach_planners_with_the_class() -> None:
     """A Connect server does not have the client's environment. The class itself is still imported by name (SPK-09)."""
-    data = cloudpickle.dumps(permitting(RocketMQDataSource, ["copy:copy"]))
+    data = cloudpickle.dumps(with_mappers(RocketMQDataSource, ["copy:copy"]))
     assert len(data) < 700 and b"saturnmq.spark.source" in data
     source = pickle.loads(data)
     assert source.__mro__[1] is RocketMQDataSource and source.name() == "rocketmq"
@@ -92,7 +92,7 @@ def test_permitted_mappers_reach_planners_with_the_class() -> None:
     for kind, mapper in ((source, "copy:deepcopy"), (RocketMQDataSource, "copy:copy")):
         with pytest.raises(ConfigError, match=f"option mapArrow='{mapper}': is not permitted"):
             kind(given | {"mapArrow": mapper}).reader(schema)
-    assert permitting(RocketMQDataSource, []) is RocketMQDataSource
+    assert with_mappers(RocketMQDataSource, []) is RocketMQDataSource
 
 
 class Session:

@@ -191,8 +191,8 @@ def test_java_wrapper_drops_only_vector_module_argument(tmp_path: Path) -> None:
     (jdk / "bin").mkdir(parents=True)
     (jdk / "bin" / "java").write_text('#!/bin/sh\nfor a do echo "[$a]"; done\n')
     (jdk / "bin" / "java").chmod(0o755)
-    home = java_home.wrapped(jdk, tmp_path / "cache")
-    again = java_home.wrapped(jdk, tmp_path / "cache")
+    home = java_home.wrapper_home(jdk, tmp_path / "cache")
+    again = java_home.wrapper_home(jdk, tmp_path / "cache")
     assert home == again
     command = [
         str(home / "bin" / "java"),

@@ -120,12 +120,15 @@ def test_recent_java_home_is_used_unchanged(version: str, tmp_path: Path, monkey
 @pytest.mark.spec("SPK-05")
 def test_java_wrapper_is_rebuilt_per_jdk_and_concurrently(tmp_path: Path) -> None:
     jdks = [java(tmp_path / name, "17.0.9") for name in ("one", "moved here")]
-    homes = [java_home.wrapped(jdk, tmp_path / "cache") for jdk in jdks]
+    homes = [java_home.wrapper_home(jdk, tmp_path / "cache") for jdk in jdks]
     assert homes[0] != homes[1] and str(jdks[1] / "bin" / "java") in (homes[1] / "bin" / "java").read_text()
     wrapper = homes[1] / "bin" / "java"
     whole = wrapper.read_text()
     wrapper.write_text("cut o")
-    code = "import sys; from pathlib import Path; from saturnmq.spark.java_home import wrapped; wrapped(*map(Path, sys.argv[1:]))"
+    code = (
+        "import sys; from pathlib import Path; from saturnmq.spark.java_home import wrapper_home; "
+        "wrapper_home(*map(Path, sys.argv[1:]))"
+    )
     makers = [subprocess.Popen([sys.executable, "-c", code, str(jdks[1]), str(tmp_path / "cache")]) for _ in range(3)]
     assert [maker.wait(60) for maker in makers] == [0, 0, 0]
     assert wrapper.read_text() == whole and [p.name for p in wrapper.parent.iterdir()] == ["java"]

