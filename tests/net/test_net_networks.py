@@ -63,7 +63,7 @@ def test_log_lines_of_a_network_are_counted_together(caplog: pytest.LogCaptureFi
         for number in range(100):
             peer = f"2001:db8:0:7::{number:x}:4000"
             rejections.note("address", peer, "too many")
-            administration.refuse(peer, Command(RequestCode.PUT_KV_CONFIG), "not allowed")
+            administration.write_refusal(peer, Command(RequestCode.PUT_KV_CONFIG), "not allowed")
         lines = [record.name for record in caplog.records]
         assert lines.count("saturnmq.net.rejections") == 1 and lines.count("saturnmq.audit") == 10
         rejections.note("address", "2001:db8:0:8::1:4000", "too many")

@@ -147,7 +147,7 @@ class AccessControl:
             route = TABLE.get(request.code)
             if route is not None and route.administrative:
                 account = error.account if isinstance(error, AccessDenied) else None
-                self._administration.refuse(connection.remote_address, request, error.remark, account)
+                self._administration.write_refusal(connection.remote_address, request, error.remark, account)
             self._rejections.note("acl", connection.remote_address, f"code={request.code} {error.remark!r:.300}")
             raise
         return callers[0]

@@ -212,7 +212,7 @@ def _check_place(ctx: Context, connection: Peer, request: Command, registration:
 
 
 def _refuse(ctx: Context, connection: Peer, request: Command, reason: str) -> NoReturn:
-    ctx.administration.refuse(connection.remote_address, request, reason)
+    ctx.administration.write_refusal(connection.remote_address, request, reason)
     raise response_error(ResponseCode.NO_PERMISSION, reason)
 
 
@@ -515,7 +515,7 @@ def _authenticated(ctx: Context, accounts: NameServerAccounts, connection: Peer,
     try:
         return accounts.check(connection.remote_address, connection.encrypted, request)
     except AccessDenied as error:
-        ctx.administration.refuse(connection.remote_address, request, error.remark, error.account)
+        ctx.administration.write_refusal(connection.remote_address, request, error.remark, error.account)
         raise
 
 

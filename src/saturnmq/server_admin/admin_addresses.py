@@ -66,7 +66,7 @@ class Administration:
                 f"{request_name(request.code)} is an administrative request: this server serves it from adminAddresses="
                 f"{self._text} only, not from {peer}"
             )
-            self.refuse(peer, request, text)
+            self.write_refusal(peer, request, text)
             raise response_error(ResponseCode.NO_PERMISSION, text)
         try:
             result = answer()
@@ -90,9 +90,9 @@ class Administration:
         self._log.write(peer, request, account, _result(reply))
         return reply
 
-    def refuse(self, peer: str, request: Command, reason: str, account: str | None = None) -> None:
+    def write_refusal(self, peer: str, request: Command, reason: str, account: str | None = None) -> None:
         """Write the audit line of a refused request; their number is limited."""
-        self._log.refuse(peer, request, reason, account)
+        self._log.write_refusal(peer, request, reason, account)
 
 
 def _result(reply: Command) -> str:
