@@ -87,7 +87,7 @@ def test_slow_disk_that_keeps_up_rejects_nothing() -> None:
     for number in range(100):
         assert sampled.after(0.1) == set()
         if number % 9 == 0:
-            sampled.in_flight.completed += 100
+            sampled.in_flight.completed_sends += 100
 
 
 @pytest.mark.spec("SND-16")
@@ -102,7 +102,7 @@ def test_sends_are_rejected_while_none_completes(stage: Stage) -> None:
     assert text.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: ")
     assert text.endswith(f"ms, size of queue: 7, stage: {stage.value}")
     assert f"Slow stage: {stage.value} (" in hints.busy(text)
-    sampled.in_flight.completed += 1
+    sampled.in_flight.completed_sends += 1
     assert sampled.after(0.1) == set()
 
 

@@ -115,7 +115,7 @@ async def test_waiting_work_is_logged_each_second() -> None:
     try:
         began = loop.time()
         async with wire() as w:
-            w.broker.in_flight.sends, w.broker.in_flight.wait_ms = 3, 70
+            w.broker.in_flight.sends, w.broker.in_flight.send_wait_ms = 3, 70
             await enough.wait()
             w.broker.in_flight.sends = 0
     finally:
@@ -137,7 +137,7 @@ async def test_runtime_information_has_the_figures_of_the_watermark() -> None:
 
     async with wire() as w:
         await w.send()
-        w.broker.in_flight.sends, w.broker.in_flight.wait_ms = 3, 70
+        w.broker.in_flight.sends, w.broker.in_flight.send_wait_ms = 3, 70
         slices = w.broker._slices
         task = asyncio.ensure_future(slices.result(long_work()))
         await skip(2.1)

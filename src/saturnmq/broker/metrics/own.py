@@ -140,7 +140,7 @@ class OwnFamilies:
     def _load(self) -> None:
         registry, sources = self._registry, self._sources
         text = "Estimated wait of a new send."
-        registry.gauge("saturnmq_send_wait_seconds", text, lambda: sources.runtime.in_flight.wait_ms / 1000)
+        registry.gauge("saturnmq_send_wait_seconds", text, lambda: sources.runtime.in_flight.send_wait_ms / 1000)
         text = "Request codes that are rejected because the broker is overloaded."
         registry.gauge("saturnmq_load_shedding_codes", text, lambda: len(sources.admission.rejected))
 

@@ -68,7 +68,7 @@ async def _delivered(
         with connection.release_in_flight(request):
             problem = await pushed
     finally:
-        ctx.pending.end(requester)
+        ctx.pending.release(requester)
         ctx.send.in_flight.replies -= 1
     if problem is not None:
         return _undelivered(ctx, connection, request, problem, fields)
@@ -127,7 +127,7 @@ def _requester(ctx: ReplyContext, client_id: str | None) -> Connection | str:
     requester = ctx.clients.producer_of_id(client_id)
     if requester is None or requester.closed:
         return f"push reply message fail, channel of <{client_id}> not found."
-    problem = ctx.pending.begin(requester)
+    problem = ctx.pending.admit(requester)
     return requester if problem is None else f"push reply message to {client_id} fail: {problem}"
 
 

@@ -108,7 +108,7 @@ def complete(ctx: SendContext, later: Later, reply: Command | bytes | Coroutine[
     """Answer a send that was counted as waiting."""
     in_flight = ctx.in_flight
     in_flight.sends -= 1
-    in_flight.completed += 1
+    in_flight.completed_sends += 1
     later.answer(reply)
 
 

@@ -124,10 +124,10 @@ class Admission:
     def sample(self, now: float, late: float) -> None:
         """Estimate the waiting times, and admit or reject by them. late: how late the timer of this sample ran, in s."""
         in_flight = self._in_flight
-        if not in_flight.sends or in_flight.completed != self._completed:
-            self._completed, self._progress = in_flight.completed, now
+        if not in_flight.sends or in_flight.completed_sends != self._completed:
+            self._completed, self._progress = in_flight.completed_sends, now
         self.late_ms, self.stalled_ms = int(late * 1000), int((now - self._progress) * 1000)
-        in_flight.wait_ms = max(self.late_ms, self.stalled_ms)
+        in_flight.send_wait_ms = max(self.late_ms, self.stalled_ms)
         for kind in self._kinds:
             if self._waited_ms(kind) <= kind.limit_ms():
                 kind.since = None

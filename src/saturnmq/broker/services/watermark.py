@@ -46,7 +46,7 @@ class Watermark:
 
     def send(self) -> RequestBacklog:
         """Sends that wait for the disk or the quorum."""
-        return RequestBacklog(self._in_flight.sends, self._in_flight.wait_ms if self._in_flight.sends else 0)
+        return RequestBacklog(self._in_flight.sends, self._in_flight.send_wait_ms if self._in_flight.sends else 0)
 
     def pull(self) -> RequestBacklog:
         """Parked pulls that can be answered now."""
