@@ -32,13 +32,13 @@ from saturnmq.protocol.errors import ConfigError
 )
 def test_bloom_size_follows_error_rate_and_consumers(percent: int, consumers: int, hashes: int, bits: int) -> None:
     bloom = BloomFilter(percent, consumers)
-    assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (hashes, bits, bits // 8)
+    assert (bloom.hash_count, bloom.bits, bloom.map_bytes) == (hashes, bits, bits // 8)
 
 
 @pytest.mark.spec("FIL-07", "CQ-14")
 def test_bloom_defaults_are_20_percent_and_32_consumers() -> None:
     bloom = BloomFilter()
-    assert (bloom.hashes, bloom.bits, bloom.map_bytes) == (3, 112, 14)
+    assert (bloom.hash_count, bloom.bits, bloom.map_bytes) == (3, 112, 14)
     assert 20 + bloom.map_bytes == 34, "bytes of a unit in the extension file"
 
 
@@ -78,10 +78,10 @@ def test_murmur3_matches_published_values(text: str) -> None:
 def test_bloom_positions_are_within_map(text: str, percent: int, consumers: int) -> None:
     bloom = BloomFilter(percent, consumers)
     positions = bloom.positions(text)
-    assert len(positions) == bloom.hashes
+    assert len(positions) == bloom.hash_count
     assert all(0 <= position < bloom.bits for position in positions)
     assert bloom.bits % 8 == 0
-    assert bloom.is_own(bloom.bits, positions)
+    assert bloom.is_compatible(bloom.bits, positions)
 
 
 @pytest.mark.spec("FIL-07", "CQ-14")

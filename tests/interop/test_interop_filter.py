@@ -77,7 +77,7 @@ def test_bloom_positions_equal_apache() -> None:
         cases, ask([f"bloom {percent} {consumers} {coded(text)}" for percent, consumers, text in cases]), strict=True
     ):
         bloom = BloomFilter(percent, consumers)
-        assert [bloom.hashes, bloom.bits, *bloom.positions(text)] == [int(part) for part in answer.split()], (
+        assert [bloom.hash_count, bloom.bits, *bloom.positions(text)] == [int(part) for part in answer.split()], (
             percent,
             text,
         )

@@ -304,9 +304,9 @@ class GroupFilters:
         facts = []
         for record in saved:
             bloom = record.bloom_filter_data
-            if bloom is None or not self.bloom.is_own(bloom.bit_num, bloom.bit_pos):
+            if bloom is None or not self.bloom.is_compatible(bloom.bit_num, bloom.bit_pos):
                 self._clear()
-                detail = f"the bloom filter is another one now: {self.bloom.hashes} of {self.bloom.bits} bits"
+                detail = f"the bloom filter is another one now: {self.bloom.hash_count} of {self.bloom.bits} bits"
                 return [Fact(FilterChange.REJECTED, each.topic, each.consumer_group, detail) for each in saved]
             facts.append(self._adopt(record, bloom, now_ms))
         return facts
