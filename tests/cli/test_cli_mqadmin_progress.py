@@ -89,7 +89,7 @@ def test_consumer_progress_of_all_groups(admin_cli: AdminCli, client: saturnmq.s
     assert [row.split()[-1] for row in rows] == ["N/A", "N/A"], "no message was consumed"
     member = Connection("c", "127.0.0.1:1", "JAVA", 407)
     pulls = ConsumerConnection([member], {}, "CONSUME_ACTIVELY", "CLUSTERING")
-    assert [str(cell) for cell in groups._row(GroupSummary("p", None, pulls))] == [
+    assert [str(cell) for cell in groups._summary_row(GroupSummary("p", None, pulls))] == [
         "p", "1", "V4_9_7", "PULL", "", "0", "0",
     ]  # fmt: skip
 

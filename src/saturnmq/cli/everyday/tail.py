@@ -1,4 +1,4 @@
-"""`saturnmq tail` and `saturnmq consume`: print messages, without a group, as a member of one, or what a group would get next.
+"""`saturnmq tail` prints messages without a group; `saturnmq consume` as a member of one, or what a group would get next.
 
 Requirements: CLI-02..CLI-04, CLI-11.
 """
@@ -25,7 +25,7 @@ from saturnmq.errors import RouteNotFound
 from saturnmq.protocol.codes import RETRY_PREFIX
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
-Messages = AsyncGenerator[list[Message[bytes]], None]
+MessageBatches = AsyncGenerator[list[Message[bytes]], None]
 
 
 def run_tail(args: argparse.Namespace) -> int:
@@ -36,10 +36,10 @@ def run_tail(args: argparse.Namespace) -> int:
     async def main() -> int:
         async with client_of(args) as client:
             reader = TopicReader(client, args.topic, message_filter, start)
-            await _print(_backlog_and_new(reader, follow=not args.no_follow), printer, args)
+            await _print_batches(_backlog_and_new(reader, follow=not args.no_follow), printer, args)
         return EXIT_DONE
 
-    return _counted(main, printer, args)
+    return _run_and_report_count(main, printer, args)
 
 
 def run_consume(args: argparse.Namespace) -> int:
@@ -49,17 +49,17 @@ def run_consume(args: argparse.Namespace) -> int:
             "give --ack, which joins the group and takes its messages, or --peek, which only shows what the group has not consumed"
         )
     message_filter, printer = filter_of(args), printer_of(args, "consume")
-    idle = None if args.idle is None else args.idle / 1000
+    idle_seconds = None if args.idle is None else args.idle / 1000
 
     async def main() -> int:
         async with client_of(args) as client:
             if args.peek:
                 await _peek(client, args, message_filter, printer)
             else:
-                await _take(client, args, message_filter, printer, idle)
+                await _consume(client, args, message_filter, printer, idle_seconds)
         return EXIT_DONE
 
-    return _counted(main, printer, args)
+    return _run_and_report_count(main, printer, args)
 
 
 def filter_of(args: argparse.Namespace) -> Filter:
@@ -68,14 +68,14 @@ def filter_of(args: argparse.Namespace) -> Filter:
 
 
 def printer_of(args: argparse.Namespace, command: str) -> Printer:
-    """Prints in the format that the options choose."""
-    form = "json" if args.json else args.format
-    args.json = form == "json"  # errors and the count follow the format
-    return Printer(command, form, terminal=sys.stdout.isatty())
+    """A printer for the format that the options choose; also sets `args.json`."""
+    output_format = "json" if args.json else args.format
+    args.json = output_format == "json"  # errors and the count follow the format
+    return Printer(command, output_format, terminal=sys.stdout.isatty())
 
 
-def _grep(args: argparse.Namespace) -> Callable[[Message[bytes]], bool] | None:
-    """Whether a body contains the pattern; None without one. Raises ConfigError."""
+def _body_matcher(args: argparse.Namespace) -> Callable[[Message[bytes]], bool] | None:
+    """A predicate: whether the body of a message contains the pattern of --grep; None without --grep. Raises ConfigError."""
     if not args.grep:
         return None
     try:
@@ -85,7 +85,7 @@ def _grep(args: argparse.Namespace) -> Callable[[Message[bytes]], bool] | None:
     return lambda message: pattern.search(message.body) is not None
 
 
-async def _backlog_and_new(reader: TopicReader, *, follow: bool) -> Messages:
+async def _backlog_and_new(reader: TopicReader, *, follow: bool) -> MessageBatches:
     async for messages in reader.backlog():
         yield messages
     if follow:
@@ -93,14 +93,14 @@ async def _backlog_and_new(reader: TopicReader, *, follow: bool) -> Messages:
             yield messages
 
 
-async def _print(batches: Messages, printer: Printer, args: argparse.Namespace) -> None:
-    """Print until the end or the number of --count."""
-    passes = _grep(args)
+async def _print_batches(batches: MessageBatches, printer: Printer, args: argparse.Namespace) -> None:
+    """Print messages until the batches end or --count of them are printed."""
+    matches = _body_matcher(args)
     remaining = args.count
     try:
         async for messages in batches:
-            if passes is not None:
-                messages = [message for message in messages if passes(message)]
+            if matches is not None:
+                messages = [message for message in messages if matches(message)]
             printer.show(messages[:remaining])
             if remaining is not None:
                 remaining -= min(remaining, len(messages))
@@ -119,7 +119,7 @@ async def _peek(client: Client, args: argparse.Namespace, message_filter: Filter
     if not any(starts.values()):  # brokers answer 0 for an unknown group, too
         await _check_group(puller, args)
     reader = TopicReader(client, args.topic, message_filter, FIRST, starts)
-    await _print(_backlog_and_new(reader, follow=False), printer, args)
+    await _print_batches(_backlog_and_new(reader, follow=False), printer, args)
 
 
 async def _check_group(puller: Puller, args: argparse.Namespace) -> None:
@@ -133,31 +133,33 @@ async def _check_group(puller: Puller, args: argparse.Namespace) -> None:
         ) from None
 
 
-async def _take(
-    client: Client, args: argparse.Namespace, message_filter: Filter, printer: Printer, idle: float | None
+async def _consume(
+    client: Client, args: argparse.Namespace, message_filter: Filter, printer: Printer, idle_seconds: float | None
 ) -> None:
     """Join the group; print and acknowledge each message."""
-    async with client.consumer(args.group, start="first") as inbox:
-        await inbox.subscribe(args.topic, message_filter)
+    async with client.consumer(args.group, start="first") as consumer:
+        await consumer.subscribe(args.topic, message_filter)
         while args.count is None or printer.count < args.count:
             try:
-                message = await inbox.recv(timeout=idle)
+                message = await consumer.recv(timeout=idle_seconds)
             except TimeoutError:
                 return
             printer.show([message])
             await message.ack()
 
 
-def _counted(main: Callable[[], Coroutine[Any, Any, int]], printer: Printer, args: argparse.Namespace) -> int:
+def _run_and_report_count(
+    main: Callable[[], Coroutine[Any, Any, int]], printer: Printer, args: argparse.Namespace
+) -> int:
     """Run a command; at its end, also by Ctrl-C, report how many messages it printed."""
     try:
-        code = run(main, args)
+        exit_code = run(main, args)
     except (KeyboardInterrupt, SaturnError) as error:
         if printer.count or isinstance(error, KeyboardInterrupt):
             _report_count(printer.count, args)
         raise
     _report_count(printer.count, args)
-    return code
+    return exit_code
 
 
 def _report_count(count: int, args: argparse.Namespace) -> None:

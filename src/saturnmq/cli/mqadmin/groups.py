@@ -21,45 +21,45 @@ from saturnmq.protocol.errors import SaturnError
 if TYPE_CHECKING:
     from saturnmq.history import Baseline
 
-_PROGRESS: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s\n"
-_PROGRESS_IP: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s  %s\n"
-_ALL: Final = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s\n"
-_ALL_SINCE: Final = _ALL.replace("%s\n", "%-10s") + since.LAYOUT + "\n"
+_PROGRESS_LAYOUT: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s\n"
+_PROGRESS_LAYOUT_WITH_IP: Final = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s %-20s  %s\n"
+_SUMMARY_LAYOUT: Final = "%-64s  %-6s  %-24s %-5s  %-14s  %-7s  %s\n"
+_SUMMARY_LAYOUT_SINCE: Final = _SUMMARY_LAYOUT.replace("%s\n", "%-10s") + since.LAYOUT + "\n"
 _RULE: Final = "=" * 29
 
 
 async def update_sub_group(call: Call) -> None:
     """Create a group, or replace its whole configuration: fields without an option get their default."""
-    config = _config(call)
+    config = _config_of(call)
     broker, cluster = call.options.text("b"), call.options.text("c")
     if broker:
         await call.admin.groups.put(broker, config)
-        _created(call, broker, config)
+        _report_created(call, broker, config)
     elif cluster:
-        for address in await _masters(call, cluster):
+        for address in await _master_addresses(call, cluster):
             try:
                 await call.admin.groups.put(address, config)
             except SaturnError as error:
                 call.out.problem(f"{address}: {error.message}")
             else:
-                _created(call, address, config)
+                _report_created(call, address, config)
     else:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
     if not call.out.as_json:
         call.out.change_line(fields_text("SubscriptionGroupConfig", _java_fields(config)), end="")
 
 
-async def _masters(call: Call, cluster: str) -> list[str]:
-    """The masters of a cluster in the order in which Java asks them."""
+async def _master_addresses(call: Call, cluster: str) -> list[str]:
+    """The addresses of a cluster's masters in the order in which Apache's tool sends to them."""
     masters = await call.admin.connection.masters(cluster)
     return address_order({name: [address] for name, address in masters.items()})
 
 
-def _created(call: Call, broker: str, config: SubscriptionGroupConfig) -> None:
+def _report_created(call: Call, broker: str, config: SubscriptionGroupConfig) -> None:
     call.out.change_line(f"create subscription group to {broker} success.", broker=broker, **dataclasses.asdict(config))
 
 
-def _config(call: Call) -> SubscriptionGroupConfig:
+def _config_of(call: Call) -> SubscriptionGroupConfig:
     options = call.options
     return SubscriptionGroupConfig(
         group_name=options.text("g"),
@@ -91,17 +91,17 @@ def _java_fields(config: SubscriptionGroupConfig) -> dict[str, object]:
 
 async def delete_sub_group(call: Call) -> None:
     """Delete a group; with -c also its retry topic and its dead-letter topic."""
-    group, broker, cluster = (call.options.text(letter) for letter in "gbc")
-    remove = call.options.boolean("r", False)
+    group, broker, cluster = (call.options.text(option) for option in "gbc")
+    removes_offset = call.options.boolean("r", False)
     if broker:
-        await call.admin.groups.delete(broker, group, remove_offset=remove)
+        await call.admin.groups.delete(broker, group, remove_offset=removes_offset)
         text = f"delete subscription group [{group}] from broker [{broker}] success."
         call.out.change_line(text, group=group, broker=broker)
         return
     if not cluster:
         raise WrongOptions("-b brokerAddr or -c clusterName is needed")
-    for address in await _masters(call, cluster):
-        await call.admin.groups.delete(address, group, remove_offset=remove)
+    for address in await _master_addresses(call, cluster):
+        await call.admin.groups.delete(address, group, remove_offset=removes_offset)
         text = f"delete subscription group [{group}] from broker [{address}] in cluster [{cluster}] success."
         call.out.change_line(text, group=group, broker=address)
     for topic in call.admin.groups.topics_of(group):
@@ -113,21 +113,21 @@ async def delete_sub_group(call: Call) -> None:
 
 async def get_consumer_config(call: Call) -> None:
     """Print the configuration of a group on every broker."""
-    configured_by_broker = {
-        configured.broker_name: configured
-        for configured in await call.admin.groups.configurations(call.options.text("g"))
+    group_configs = {
+        group_config.broker_name: group_config
+        for group_config in await call.admin.groups.configurations(call.options.text("g"))
     }
-    for name in text_order(configured_by_broker):
-        _print_config(call, configured_by_broker[name])
+    for name in text_order(group_configs):
+        _print_config(call, group_configs[name])
 
 
-def _print_config(call: Call, configured: GroupConfigured) -> None:
+def _print_config(call: Call, group_config: GroupConfigured) -> None:
     if call.out.as_json:
-        fields = dataclasses.asdict(configured.config)
-        call.out.line(cluster_name=configured.cluster, broker_name=configured.broker_name, **fields)
+        fields = dataclasses.asdict(group_config.config)
+        call.out.line(cluster_name=group_config.cluster, broker_name=group_config.broker_name, **fields)
         return
-    call.out.line(f"{_RULE}{configured.cluster}:{configured.broker_name}{_RULE}")
-    for name, value in _java_fields(configured.config).items():
+    call.out.line(f"{_RULE}{group_config.cluster}:{group_config.broker_name}{_RULE}")
+    for name, value in _java_fields(group_config.config).items():
         call.out.line(f"{name:<40}=  {boolean(value) if isinstance(value, bool) else value}")
 
 
@@ -136,12 +136,12 @@ async def consumer_progress(call: Call) -> None:
     group = call.options.text("g")
     baseline = await asyncio.to_thread(since.baseline_of, call)
     if group:
-        await _progress_of(call, group, baseline)
+        await _print_progress(call, group, baseline)
     else:
-        await _progress_of_all(call, baseline)
+        await _print_summaries(call, baseline)
 
 
-async def _progress_of(call: Call, group: str, baseline: Baseline | None) -> None:
+async def _print_progress(call: Call, group: str, baseline: Baseline | None) -> None:
     progress = await call.admin.groups.progress(group)
     shows_clients = call.options.boolean("s", False)
     owners = await call.admin.clients.owners(group) if shows_clients else {}
@@ -151,13 +151,13 @@ async def _progress_of(call: Call, group: str, baseline: Baseline | None) -> Non
         row.append(offsets.consumer_offset)
         if shows_clients:
             row.append(owners[queue].split("@")[0] if queue in owners else "N/A")
-        when = Time(offsets.last_timestamp, absent="N/A", millis=False)
-        rows.append((*row, offsets.broker_offset - offsets.consumer_offset, when))
+        last_time = Time(offsets.last_timestamp, absent="N/A", millis=False)
+        rows.append((*row, offsets.broker_offset - offsets.consumer_offset, last_time))
     columns = [("#Topic", "topic"), ("#Broker Name", "broker_name"), ("#QID", "queue_id")]
     columns += [("#Broker Offset", "broker_offset"), ("#Consumer Offset", "consumer_offset")]
     columns += [("#Client IP", "client_ip")] * shows_clients
     columns += [("#Diff", "diff"), ("#LastTime", "last_time")]
-    call.out.table(_PROGRESS_IP if shows_clients else _PROGRESS, columns, rows)
+    call.out.table(_PROGRESS_LAYOUT_WITH_IP if shows_clients else _PROGRESS_LAYOUT, columns, rows)
     call.out.line()
     call.out.summary(f"Consume TPS: {fixed(progress.consume_tps, 2)}", consume_tps=progress.consume_tps)
     call.out.summary(f"Diff Total: {lag(progress)}", diff_total=lag(progress))
@@ -168,32 +168,31 @@ async def _progress_of(call: Call, group: str, baseline: Baseline | None) -> Non
             call.out.summary(f"{heading.lstrip('#')}: {cell}", **field)
 
 
-async def _progress_of_all(call: Call, baseline: Baseline | None) -> None:
+async def _print_summaries(call: Call, baseline: Baseline | None) -> None:
     summaries = await call.admin.groups.summaries()
     for address, error in summaries.unreachable.items():
         call.out.problem(f"{address}: its queues and clients are missing: {error.message}")
-    by_name = {summary.group: summary for summary in summaries.groups}
+    summaries_by_group = {summary.group: summary for summary in summaries.groups}
     columns = [("#Group", "group"), ("#Count", "count"), ("#Version", "version"), ("#Type", "type")]
     columns += [("#Model", "model"), ("#TPS", "tps"), ("#Diff Total", "diff_total")]
-    rows = [_row(by_name[name]) for name in text_order(by_name)]
+    rows = [_summary_row(summaries_by_group[name]) for name in text_order(summaries_by_group)]
     if baseline is None:
-        call.out.table(_ALL, columns, rows)
+        call.out.table(_SUMMARY_LAYOUT, columns, rows)
         return
-    for at, name in enumerate(
-        text_order(by_name)
-    ):  # offsets of a part of the brokers would be taken for messages consumed
-        change = None if summaries.unreachable else since.change_of(baseline, name, by_name[name].progress)
-        rows[at] += since.cells(change)
-    call.out.table(_ALL_SINCE, [*columns, *since.COLUMNS], rows)
+    for index, name in enumerate(text_order(summaries_by_group)):
+        # Without the offsets of a broker that does not answer, its messages would count as consumed.
+        change = None if summaries.unreachable else since.change_of(baseline, name, summaries_by_group[name].progress)
+        rows[index] += since.cells(change)
+    call.out.table(_SUMMARY_LAYOUT_SINCE, [*columns, *since.COLUMNS], rows)
 
 
-def _row(summary: GroupSummary) -> tuple[object, ...]:
+def _summary_row(summary: GroupSummary) -> tuple[object, ...]:
     tps = summary.progress.consume_tps if summary.progress is not None else 0.0
     if summary.clients is None:
         return cut(summary.group, 64), 0, Shown("OFFLINE", None), "", "", Shown(str(int(tps)), tps), summary.lag
     clients = summary.clients.connection_set
-    pulls = summary.clients.consume_type == "CONSUME_ACTIVELY"
+    is_pull = summary.clients.consume_type == "CONSUME_ACTIVELY"
     model = summary.clients.message_model or "" if summary.clients.consume_type == "CONSUME_PASSIVELY" else ""
     version = version_name(min(client.version for client in clients))
-    kind = "PULL" if pulls else "PUSH"
+    kind = "PULL" if is_pull else "PUSH"
     return cut(summary.group, 64), len(clients), version, kind, model, Shown(str(int(tps)), tps), summary.lag
