@@ -251,9 +251,9 @@ def test_first_unit_that_points_to_no_record_is_dropped(tmp_path: Path, unit: tu
 class RecordingCache(FileCache):
     """Keeps what was asked about the page cache."""
 
-    def is_cached(self, path: Path, at: int, size_bytes: int) -> bool:
-        self.asked = (path.name, at, size_bytes)
-        return super().is_cached(path, at, size_bytes)
+    def is_cached(self, path: Path, offset: int, size_bytes: int) -> bool:
+        self.asked = (path.name, offset, size_bytes)
+        return super().is_cached(path, offset, size_bytes)
 
 
 def test_page_cache_is_asked_about_the_bytes_of_the_units(tmp_path: Path) -> None:
