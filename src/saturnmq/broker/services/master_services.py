@@ -1,7 +1,7 @@
-"""The services that only a master runs: delivery by level, delivery at a time, and transactions.
+"""The services that only a master runs: delivery by delay level, delivery at a time, and transactions.
 
-A broker without a group creates them once; a member of a DLedger group creates them again with every change of its role, so that
-nothing of an earlier term remains in them.
+A broker outside a DLedger group creates them once. A member of a group creates them again with every change of its role, so that
+they keep no state of an earlier term.
 
 Requirements: DL-C04, DL-C05.
 """
@@ -22,30 +22,30 @@ Services = tuple[DelayService, TimerService, Transactions]
 class MasterServices:
     """The current instance of each service.
 
-    make: creates all of them, not yet loaded or started. on_failure: called if the task of one ends with an error.
+    create_services: creates all of them, not yet loaded or started. on_failure: called if the task of one ends with an error.
     """
 
-    __slots__ = ("_make", "_on_failure", "delay", "timer", "transactions")
+    __slots__ = ("_create_services", "_on_failure", "delay", "timer", "transactions")
 
-    def __init__(self, make: Callable[[], Services], on_failure: OnFailure) -> None:
-        self._make = make
+    def __init__(self, create_services: Callable[[], Services], on_failure: OnFailure) -> None:
+        self._create_services = create_services
         self._on_failure = on_failure
-        self.delay, self.timer, self.transactions = make()
+        self.delay, self.timer, self.transactions = create_services()
 
     def start(self) -> None:
-        """Start all services; they are loaded."""
+        """Start all services, which must be loaded."""
         for service in (self.delay, self.timer, self.transactions):
             service.start(self._on_failure)
 
     def restart(self) -> None:
         """Create, load and start all services (DL-C05). Raises CorruptRecord, StoreError."""
-        self.delay, self.timer, self.transactions = self._make()
+        self.delay, self.timer, self.transactions = self._create_services()
         for service in (self.delay, self.timer, self.transactions):
             service.load()
             service.start(self._on_failure)
 
     async def stop(self) -> None:
-        """Stop all services and replace them by fresh ones, of which only the progress by level is loaded (DL-C04)."""
+        """Stop all services and replace them by new ones; only the delay service is loaded, with its progress (DL-C04)."""
         await asyncio.gather(self.delay.stop(), self.timer.stop(), self.transactions.stop())
-        self.delay, self.timer, self.transactions = self._make()
+        self.delay, self.timer, self.transactions = self._create_services()
         self.delay.load()

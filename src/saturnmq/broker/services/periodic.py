@@ -10,19 +10,19 @@ from saturnmq.tasks import OnFailure, cancel, supervised
 
 
 class WakeableSleep:
-    """A sleep that `ring` ends early; a ring outside a sleep ends the next sleep at once."""
+    """A sleep that `wake` ends early; a call of `wake` outside a sleep ends the next sleep at once."""
 
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the sleep now."""
         self._event.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep until the time is over or `ring` is called."""
+        """Sleep until the time is over or `wake` is called."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -30,14 +30,11 @@ class WakeableSleep:
 
 
 class RepeatedTask:
-    """Calls `work` repeatedly; it returns the ms until it wants to be called again.
-
-    0 means at once, after other tasks have run.
-    """
+    """Calls `work` repeatedly. `work` returns the ms until its next call; 0: at once, after other tasks have run."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._work = work
-        self._alarm = WakeableSleep()
+        self._sleep = WakeableSleep()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, name: str, on_failure: OnFailure) -> None:
@@ -52,7 +49,7 @@ class RepeatedTask:
 
     def wake(self) -> None:
         """Call `work` now."""
-        self._alarm.ring()
+        self._sleep.wake()
 
     async def _run(self) -> None:
         while True:
@@ -60,4 +57,4 @@ class RepeatedTask:
             if wait_ms <= 0:
                 await asyncio.sleep(0)
             else:
-                await self._alarm.sleep(wait_ms / 1000)
+                await self._sleep.sleep(wait_ms / 1000)

@@ -133,7 +133,7 @@ class Transactions:
         self._next: tuple[PhysicalOffset, int, int] | None = None
         self._written = b""
         self._task: asyncio.Task[None] | None = None
-        self._alarm = WakeableSleep()
+        self._sleep = WakeableSleep()
         self._ids: UniqueIds | None = None
 
     # ---- lifecycle
@@ -169,7 +169,7 @@ class Transactions:
 
     def wake(self) -> None:
         """Run the next round now, after the clock was set."""
-        self._alarm.ring()
+        self._sleep.wake()
 
     async def _run(self) -> None:
         while not self.ready:
@@ -179,7 +179,7 @@ class Transactions:
                 log.exception("scan of half messages failed retry_s=%s", _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
         while True:
-            await self._alarm.sleep(self._interval_ms / 1000)
+            await self._sleep.sleep(self._interval_ms / 1000)
             try:
                 await self.round()
             except Exception:
