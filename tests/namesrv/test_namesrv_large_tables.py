@@ -184,7 +184,7 @@ async def test_registrations_that_wait_are_bounded_by_address(served: Served) ->
     assert set(codes) == {0, 2} and codes[0] == 0
     assert any("are waiting" in (answer.remark or "") for answer in answers)
     assert (await register_large(served, served.client, packed(20_000, version=9))).code == 0, "nothing is left over"
-    assert served.server._registrations._bytes == {}
+    assert served.server._registrations._bytes_by_address == {}
 
 
 async def test_refused_compressed_registrations_leave_no_memory(tmp_path: Path) -> None:

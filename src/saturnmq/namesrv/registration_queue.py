@@ -1,7 +1,7 @@
-"""Runs the long work of peers one at a time, in turn between the addresses that wait.
+"""Runs long requests, such as large registrations, one at a time; addresses with waiting requests take turns.
 
-A large registration takes a second. However many a stranger sends, a broker's waits for one of each other address. The bodies that
-wait are bounded by address, because all requests of a server share its memory (LIM-10).
+A large registration takes a second. However many of them one address sends, a broker's waits for at most one of each other
+address. The bytes of waiting bodies are bounded by address, because all requests of a server share its memory (LIM-10).
 
 Runs on the event loop. Requirements: LIM-09, LIM-10.
 """
@@ -35,40 +35,44 @@ class RegistrationQueue:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._bytes: dict[str, int] = {}  # waiting or running, by address
-        self._waiting: dict[str, deque[_QueuedWork]] = {}  # the next address first
+        self._bytes_by_address: dict[str, int] = {}  # waiting or running, by address
+        self._queues_by_address: dict[str, deque[_QueuedWork]] = {}  # the next address first
         self._worker: asyncio.Task[None] | None = None
 
     def put(self, address: str, body_bytes: int, work: Work) -> asyncio.Future[Command]:
-        """Run the work when it is its turn; its result or exception. Raises ResponseError 2 if too much waits."""
-        used, count = self._bytes.get(address, 0), len(self._waiting.get(address, ()))
-        if (used and used + body_bytes > self._bytes_max) or count >= WAITING_MAX:
-            text = f"[OVERLOAD]system busy, {count} registrations of {used} bytes from {address} are waiting; try again later"
+        """Queue the work; returns a future of its result or exception. Raises ResponseError 2 over the limits of the address."""
+        address_bytes = self._bytes_by_address.get(address, 0)
+        waiting_count = len(self._queues_by_address.get(address, ()))
+        if (address_bytes and address_bytes + body_bytes > self._bytes_max) or waiting_count >= WAITING_MAX:
+            text = (
+                f"[OVERLOAD]system busy, {waiting_count} registrations of {address_bytes} bytes from {address} are waiting; "
+                "try again later"
+            )
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
-        self._bytes[address] = used + body_bytes
+        self._bytes_by_address[address] = address_bytes + body_bytes
         response: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append(_QueuedWork(body_bytes, work, response))
+        self._queues_by_address.setdefault(address, deque()).append(_QueuedWork(body_bytes, work, response))
         if self._worker is None:
             self._worker = supervised(self._run(), "registrations")
         return response
 
     async def stop(self) -> None:
-        """Cancel what runs and what waits."""
+        """Cancel the running and the waiting requests."""
         worker, self._worker = self._worker, None
         await cancel(worker)
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                address = next(iter(self._waiting))
-                queue = self._waiting.pop(address)
+            while self._queues_by_address:
+                address = next(iter(self._queues_by_address))
+                queue = self._queues_by_address.pop(address)
                 queued = queue.popleft()
                 if queue:
-                    self._waiting[address] = queue  # at the end
+                    self._queues_by_address[address] = queue  # at the end
                 await self._run_queued(address, queued)
         finally:
             self._worker = None
-            for queue in self._waiting.values():
+            for queue in self._queues_by_address.values():
                 for queued in queue:
                     queued.response.cancel()
 
@@ -80,7 +84,7 @@ class RegistrationQueue:
             raise
         except Exception as error:
             if isinstance(error, SaturnError):
-                # A refusal: its frames hold the body, until a cycle with the future is collected.
+                # The request was refused. The error's traceback would keep the body alive until the garbage collector runs.
                 error.with_traceback(None)
             if not queued.response.done():
                 queued.response.set_exception(error)
@@ -88,7 +92,7 @@ class RegistrationQueue:
             if not queued.response.done():
                 queued.response.set_result(result)
         finally:
-            remaining_bytes = self._bytes[address] - queued.body_bytes
-            self._bytes[address] = remaining_bytes
-            if address not in self._waiting:
-                del self._bytes[address]
+            remaining_bytes = self._bytes_by_address[address] - queued.body_bytes
+            self._bytes_by_address[address] = remaining_bytes
+            if address not in self._queues_by_address:
+                del self._bytes_by_address[address]
