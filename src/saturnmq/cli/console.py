@@ -154,7 +154,7 @@ def mailer_of(args: argparse.Namespace) -> Mailer | None:
     password = read_password(args.mail_password_file) if args.mail_user else ""
     access = MailAccess(args.mail_tls, args.mail_ca, not args.mail_skip_verify, args.mail_user, password)
     mailer = Mailer(args.mail_server, args.mail_from, args.mail_to, access=access)
-    if mailer.tls == NO_TLS and not mailer.local:
+    if mailer.tls == NO_TLS and not mailer.is_local_server:
         warn(f"warning: --mail-tls none: e-mails to {mailer.server} cross the network in clear text")
     if mailer.tls != NO_TLS and args.mail_skip_verify:
         warn(f"warning: --mail-skip-verify: any server may pose as {mailer.server} and gets e-mails and password")
