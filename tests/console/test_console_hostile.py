@@ -99,7 +99,7 @@ def test_response_has_as_long_as_its_request_once() -> None:
         connection.loop, connection.transport = cast(Any, timers), cast(Any, timers)
         for cycle in cycles:
             connection.cycle = cycle
-            connection._late()
+            connection._on_deadline()
         return timers.delays, timers.aborted
 
     answering, next_one = (SimpleNamespace(response_complete=False, more_body=False) for _ in range(2))
