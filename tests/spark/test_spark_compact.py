@@ -53,7 +53,7 @@ def rows_of_spark(spark: Any, table: Path) -> Counter[tuple[Any, ...]]:
 
 
 def conf_of(table: Path, **more: Any) -> compact.CompactConf:
-    return compact.CompactConf(path=str(table), closed_ms=NOT_YET_MS, **more)
+    return compact.CompactConf(path=str(table), closed_after_ms=NOT_YET_MS, **more)
 
 
 @pytest.mark.spark
@@ -109,7 +109,7 @@ def test_compact_interrupted_leaves_old_table_and_rerun_completes(
     def killed(*_: Any) -> None:
         raise Killed
 
-    for module, name in ((compact, "_link"), (compact, "_sync"), (compact, "exchange")):
+    for module, name in ((compact, "_hard_link"), (compact, "_sync"), (compact, "exchange")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, name, killed)
             with pytest.raises(Killed):
@@ -132,7 +132,7 @@ def test_compact_interrupted_leaves_old_table_and_rerun_completes(
         patch.setattr(compact.ctypes, "CDLL", lambda *_, **__: object())
         assert compact.run(spark, conf_of(table), quietly).more["files_after"] == 1
     assert numbers() == list(range(20)) and len(list(table.rglob("*.parquet"))) == 2
-    monkeypatch.setattr(compact, "merged", lambda spark, table, group: spark.range(3))
+    monkeypatch.setattr(compact, "merged_rows", lambda spark, table, group: spark.range(3))
     (table / "date=2026-03-01/hour=4" / "more.parquet").write_bytes(
         (next((table / "date=2026-03-01/hour=5").iterdir())).read_bytes()
     )
@@ -224,15 +224,15 @@ def test_compact_selects_closed_hours_with_too_many_files(tmp_path: Path) -> Non
     )
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet")]
     size = min((tmp_path / path).stat().st_size for path in files)
-    chosen = compact.groups(tmp_path, files, noon.replace(hour=11), 256 << 20)
-    assert [(g.folder.name, len(g.files), g.count, g.rows) for g in chosen] == [
+    chosen = compact.find_groups(tmp_path, files, noon.replace(hour=11), 256 << 20)
+    assert [(g.folder.name, len(g.files), g.new_count, g.rows) for g in chosen] == [
         ("hour=10", 2, 1, 10),
         ("hour=9", 2, 1, 10),
     ]
-    assert len(compact.groups(tmp_path, files, noon, 256 << 20)) == 3
-    assert compact.groups(tmp_path, files, noon, size) == [], "two files of the wanted size stay two"
+    assert len(compact.find_groups(tmp_path, files, noon, 256 << 20)) == 3
+    assert compact.find_groups(tmp_path, files, noon, size) == [], "two files of the wanted size stay two"
     with pytest.raises(ConfigError, match="no folder of an hour"):
-        compact.groups(tmp_path, [Path("tags=a/part.parquet")], noon, 1)
+        compact.find_groups(tmp_path, [Path("tags=a/part.parquet")], noon, 1)
 
 
 @pytest.mark.spec("PIP-07", "PIP-01")
@@ -244,7 +244,7 @@ def test_compact_command_takes_table_path_or_name() -> None:
 
     assert path("./lake/messages/") == "./lake/messages" and path("messages", "--lake", "./lake") == "./lake/messages"
     made = compact.conf_of(parser.parse_args(["t", "--target", "128m", "--closed-after", "2h"]))
-    assert (made.target_bytes, made.closed_ms) == (128 << 20, 7_200_000)
+    assert (made.target_bytes, made.closed_after_ms) == (128 << 20, 7_200_000)
     with pytest.raises(ConfigError, match="--target"):
         compact.conf_of(parser.parse_args(["t", "--target", "big"]))
     with pytest.raises(ConfigError, match="needs a lake on a local disk"):

@@ -128,7 +128,7 @@ def test_replaced_table_is_old_or_new_one(tmp_path: Path, monkeypatch: pytest.Mo
 def test_compaction_default_targets_256_to_512_mib_of_closed_hours() -> None:
     made = compact.conf_of(running.parser_of(compact.PIPELINE).parse_args(["t"]))
     assert made.target_bytes == 256 << 20, "count is size // target, so that a file has less than twice the target"
-    assert made.closed_ms == 900_000
+    assert made.closed_after_ms == 900_000
 
 
 @pytest.mark.spec("PIP-11")

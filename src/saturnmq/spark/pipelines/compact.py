@@ -34,73 +34,74 @@ from saturnmq.spark.option_table import duration_ms, size
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
-TARGET: Final = "256m"
+TARGET_SIZE: Final = "256m"
 CLOSED_AFTER: Final = "15m"
-_EXCHANGE: Final = 2  # flag of renameat2: exchange the two names
-_AT_CWD: Final = -100
+_RENAME_EXCHANGE: Final = 2  # flag of renameat2: exchange the two names
+_AT_FDCWD: Final = -100
 
 
 @dataclass(frozen=True)
 class CompactConf(Conf):
     """Selection of files to compact.
 
-    target_bytes: target size of a new file, which may reach twice that; closed_ms: time since the end of an hour.
+    target_bytes: target size of a new file, which may reach twice that. closed_after_ms: how long after its end an hour is closed,
+    so that its files are merged.
     """
 
     path: str = ""
     target_bytes: int = 256 << 20
-    closed_ms: int = 900_000
+    closed_after_ms: int = 900_000
 
 
 @dataclass(frozen=True)
-class Group:
-    """Files of one folder of a table that become `count` new ones. folder and files are relative to the table."""
+class FileGroup:
+    """Files of one folder of a table that are merged into `new_count` files. folder and files are relative to the table."""
 
     folder: Path
     files: tuple[Path, ...]
-    count: int
+    new_count: int
     rows: int
 
 
-def groups(table: Path, files: list[Path], closed: datetime, target_bytes: int) -> list[Group]:
-    """Return the folders of hours that ended by `closed` and have more files than necessary."""
+def find_groups(table: Path, files: list[Path], closed_before: datetime, target_bytes: int) -> list[FileGroup]:
+    """Return the files to merge: of folders of hours that ended by `closed_before` and have more files than necessary."""
     by_folder: dict[Path, list[Path]] = {}
     for path in files:
         by_folder.setdefault(path.parent, []).append(path)
     selected = []
     for folder, paths in sorted(by_folder.items()):
-        until = _hour_end(folder)
-        if until is None:
+        hour_end = _hour_end(folder)
+        if hour_end is None:
             raise ConfigError(
                 f"{table}: {folder} is no folder of an hour; compact is for tables with date= and hour= folders"
             )
-        sizes = sum((table / path).stat().st_size for path in paths)
-        count = max(1, sizes // target_bytes)
-        if until <= closed and len(paths) > count:
+        total_bytes = sum((table / path).stat().st_size for path in paths)
+        new_count = max(1, total_bytes // target_bytes)
+        if hour_end <= closed_before and len(paths) > new_count:
             rows = sum(pq.ParquetFile(table / path).metadata.num_rows for path in paths)
-            selected.append(Group(folder, tuple(sorted(paths)), count, rows))
+            selected.append(FileGroup(folder, tuple(sorted(paths)), new_count, rows))
     return selected
 
 
 def _hour_end(folder: Path) -> datetime | None:
-    values = dict(part.split("=", 1) for part in folder.parts if "=" in part)
+    partition_values = dict(part.split("=", 1) for part in folder.parts if "=" in part)
     try:
-        day = datetime.strptime(f"{values['date']} {int(values['hour']):02d}", "%Y-%m-%d %H")
+        hour_begin = datetime.strptime(f"{partition_values['date']} {int(partition_values['hour']):02d}", "%Y-%m-%d %H")
     except (KeyError, ValueError):
         return None
-    return day.replace(tzinfo=UTC) + timedelta(hours=1)
+    return hour_begin.replace(tzinfo=UTC) + timedelta(hours=1)
 
 
-def merged(spark: SparkSession, table: Path, group: Group) -> DataFrame:
-    """Return the rows of the files, in queue order."""
+def merged_rows(spark: SparkSession, table: Path, group: FileGroup) -> DataFrame:
+    """Return the rows of the files of a group, in queue order, in `new_count` partitions."""
     frame = spark.read.parquet(*(str(table / path) for path in group.files))
     sort_columns = [name for name in lake.POSITION_COLUMNS if name in frame.columns]
-    if group.count == 1:
+    if group.new_count == 1:
         frame = frame.coalesce(1)
     elif sort_columns:
-        frame = frame.repartitionByRange(group.count, *reversed(sort_columns))
+        frame = frame.repartitionByRange(group.new_count, *reversed(sort_columns))
     else:
-        frame = frame.repartition(group.count)
+        frame = frame.repartition(group.new_count)
     return frame.sortWithinPartitions(*sort_columns) if sort_columns else frame
 
 
@@ -116,22 +117,27 @@ def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> P
         raise ConfigError(f"{conf.path}: there is no such table")
     with lake.writing(table):
         log = sink_log.read_log(table)
-        files = list(log.files) if log else [p.relative_to(table) for p in _visible(table)]
-        closed = datetime.now(UTC) - timedelta(milliseconds=conf.closed_ms)
-        todo = groups(table, files, closed, conf.target_bytes)
-        old = sum(len(group.files) for group in todo)
-        if todo:
-            new = _rebuilt(spark, table, log, files, todo, step)
-            message = f"{old} files of {len(todo)} folders of {conf.path} are {new} now"
+        files = list(log.files) if log else [p.relative_to(table) for p in _visible_files(table)]
+        closed_before = datetime.now(UTC) - timedelta(milliseconds=conf.closed_after_ms)
+        pending_groups = find_groups(table, files, closed_before, conf.target_bytes)
+        files_before = sum(len(group.files) for group in pending_groups)
+        if pending_groups:
+            files_after = _rebuild_table(spark, table, log, files, pending_groups, step)
+            message = f"{files_before} files of {len(pending_groups)} folders of {conf.path} are {files_after} now"
         else:
-            new, message = 0, f"{conf.path}: every closed hour is compact"
-    rows = sum(group.rows for group in todo)
+            files_after, message = 0, f"{conf.path}: every closed hour is compact"
+    rows = sum(group.rows for group in pending_groups)
     return PipelineOutcome(
-        rows, rows, 0, None, message, more={"table": conf.path, "files_before": old, "files_after": new}
+        rows,
+        rows,
+        0,
+        None,
+        message,
+        more={"table": conf.path, "files_before": files_before, "files_after": files_after},
     )
 
 
-def _visible(table: Path) -> list[Path]:
+def _visible_files(table: Path) -> list[Path]:
     """Return the files that readers see in a table without a log."""
     visible = []
     for path in sorted(table.rglob("*.parquet")):
@@ -140,35 +146,35 @@ def _visible(table: Path) -> list[Path]:
     return visible
 
 
-def _rebuilt(
-    spark: SparkSession, table: Path, log: sink_log.SinkLog | None, files: list[Path], todo: list[Group],
+def _rebuild_table(
+    spark: SparkSession, table: Path, log: sink_log.SinkLog | None, files: list[Path], pending_groups: list[FileGroup],
     step: Callable[[str], Any],
 ) -> int:  # fmt: skip
     """Build the new table and exchange it with the old one; return the number of new files. Raises StoreError."""
-    new_table, work = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
-    for leftover in (new_table, work):
+    new_table, work_folder = table.with_name(f"_{table.name}.new"), table.with_name(f"_{table.name}.work")
+    for leftover in (new_table, work_folder):
         shutil.rmtree(leftover, ignore_errors=True)
-    replaced = {path for group in todo for path in group.files}
+    replaced = {path for group in pending_groups for path in group.files}
     for path in files:
         if path not in replaced:
-            _link(table / path, new_table / path)
+            _hard_link(table / path, new_table / path)
     if (table / ownership.OWNER_FILE).exists():
-        _link(table / ownership.OWNER_FILE, new_table / ownership.OWNER_FILE)
+        _hard_link(table / ownership.OWNER_FILE, new_table / ownership.OWNER_FILE)
     new_files: list[Path] = []
-    for number, group in enumerate(todo, 1):
-        step(f"{number} of {len(todo)} folders")
-        merged(spark, table, group).write.mode("overwrite").parquet(str(work))
-        parts = sorted(work.glob("*.parquet"))
-        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in parts)
+    for number, group in enumerate(pending_groups, 1):
+        step(f"{number} of {len(pending_groups)} folders")
+        merged_rows(spark, table, group).write.mode("overwrite").parquet(str(work_folder))
+        new_parts = sorted(work_folder.glob("*.parquet"))
+        rows = sum(pq.ParquetFile(path).metadata.num_rows for path in new_parts)
         if rows != group.rows:
             raise StoreError(f"{table / group.folder}: {group.rows} rows became {rows}; the table is left as it was")
-        for path in parts:
-            _link(path, new_table / group.folder / path.name)
+        for path in new_parts:
+            _hard_link(path, new_table / group.folder / path.name)
             new_files.append(group.folder / path.name)
-        shutil.rmtree(work)
+        shutil.rmtree(work_folder)
     if log is not None:
         retained = [line for path, line in log.files.items() if path not in replaced]
-        added = [_line(table, new_table, path) for path in new_files]
+        added = [_log_line(table, new_table, path) for path in new_files]
         sink_log.write_log(new_table, log.latest, retained + added)
         if sink_log.latest_batch(table) != log.latest:
             raise StoreError(f"{table}: another process wrote to it meanwhile; the table is unchanged")
@@ -178,16 +184,16 @@ def _rebuilt(
     return len(new_files)
 
 
-def _line(table: Path, new_table: Path, path: Path) -> str:
-    facts = (new_table / path).stat()
-    return sink_log.line_of(table / path, facts.st_size, facts.st_mtime_ns // 1_000_000)
+def _log_line(table: Path, new_table: Path, path: Path) -> str:
+    file_stat = (new_table / path).stat()
+    return sink_log.line_of(table / path, file_stat.st_size, file_stat.st_mtime_ns // 1_000_000)
 
 
-def _link(source: Path, target: Path) -> None:
+def _hard_link(source: Path, target: Path) -> None:
     """Hard-link a file and Spark's checksum of it; copy them where links are not supported."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    check = source.with_name(f".{source.name}.crc")
-    for original, link in ((source, target), (check, target.with_name(check.name))):
+    checksum_file = source.with_name(f".{source.name}.crc")
+    for original, link in ((source, target), (checksum_file, target.with_name(checksum_file.name))):
         if original == source or original.exists():
             try:
                 os.link(original, link)
@@ -203,41 +209,44 @@ def _sync(files: list[Path], folder: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two folders, in one step where the system supports it; else the first is missing for a moment.
+    """Exchange the names of two folders, atomically where the system supports it; else the first does not exist for a moment.
 
     Raises OSError; both folders are unchanged then.
     """
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        if call(_AT_CWD, os.fsencode(first), _AT_CWD, os.fsencode(second), _EXCHANGE) == 0:
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is not None:
+        if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
             return
         code = ctypes.get_errno()
         if code not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
             raise OSError(code, os.strerror(code), str(first))
-    between = first.with_name(f"_{first.name}.old")
-    first.rename(between)
+    temporary = first.with_name(f"_{first.name}.old")
+    first.rename(temporary)
     second.rename(first)
-    between.rename(second)
+    temporary.rename(second)
 
 
-def options(p: argparse.ArgumentParser) -> None:
+def options(parser: argparse.ArgumentParser) -> None:
     """Add the pipeline's own options."""
-    p.add_argument(
+    parser.add_argument(
         "table", metavar="TABLE", help="path of the table, such as ./lake/messages; with --lake its name there"
     )
-    p.add_argument(
-        "--target", default=TARGET, metavar="SIZE", help="size of new files, up to twice that (default %(default)s)"
+    parser.add_argument(
+        "--target",
+        default=TARGET_SIZE,
+        metavar="SIZE",
+        help="size of new files, up to twice that (default %(default)s)",
     )
-    p.add_argument("--closed-after", default=CLOSED_AFTER, metavar="TIME",
+    parser.add_argument("--closed-after", default=CLOSED_AFTER, metavar="TIME",
                    help="how long after its end an hour is left alone (default %(default)s)")  # fmt: skip
 
 
 def conf_of(args: argparse.Namespace) -> CompactConf:
     """Build the configuration from the command line. Raises ConfigError."""
     target = running.parsed("--target", args.target, size)
-    closed = running.parsed("--closed-after", args.closed_after, duration_ms())
+    closed_after_ms = running.parsed("--closed-after", args.closed_after, duration_ms())
     path = f"{args.lake.rstrip('/')}/{args.table}" if args.lake else args.table.rstrip("/")
-    return CompactConf(**running.common(args), path=path, target_bytes=target, closed_ms=closed)
+    return CompactConf(**running.common(args), path=path, target_bytes=target, closed_after_ms=closed_after_ms)
 
 
 PIPELINE: Final = Pipeline(
