@@ -24,16 +24,16 @@ from saturnmq.protocol.message import (
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 
 _OFFSET: Final = struct.Struct(">q")
-_AT_OFFSET: Final = position_of("physical_offset")
-_OFFSET_END: Final = _AT_OFFSET + _OFFSET.size
-_HEAD: Final = head_struct("total_size", "magic", "body_crc", "sys_flag")
+_OFFSET_START: Final = position_of("physical_offset")
+_OFFSET_END: Final = _OFFSET_START + _OFFSET.size
+_RECORD_HEAD: Final = head_struct("total_size", "magic", "body_crc", "sys_flag")
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 
 
 def stamp_message(body: bytes, pos: int) -> bytes:
-    """Set the message's physical offset: the entry's position plus 48 (DL-B03). All members store the same bytes."""
-    return b"".join((body[:_AT_OFFSET], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
+    """Set the message's physical offset: `pos`, the entry's position, plus 48 (DL-B03). All members store the same bytes."""
+    return b"".join((body[:_OFFSET_START], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
 
 
 def message_is_good(body: memoryview) -> bool:
@@ -42,27 +42,27 @@ def message_is_good(body: memoryview) -> bool:
     Hot path: every entry is checked before a follower acknowledges it, and whenever it is read from disk.
     """
     try:
-        total, magic, crc, sys_flag = _HEAD.unpack_from(body)
-        at = RECORD_HEADS[sys_flag & HOSTS_V6].size
-        (body_bytes,) = _I32.unpack_from(body, at - 4)
-        if magic != MESSAGE_MAGIC or total != len(body) or body_bytes < 0:
+        total_size, magic, crc, sys_flag = _RECORD_HEAD.unpack_from(body)
+        body_start = RECORD_HEADS[sys_flag & HOSTS_V6].size
+        (body_bytes,) = _I32.unpack_from(body, body_start - 4)
+        if magic != MESSAGE_MAGIC or total_size != len(body) or body_bytes < 0:
             return False
-        end = at + body_bytes
-        topic_bytes = body[end]
-        topic_end = end + 1 + topic_bytes
+        body_end = body_start + body_bytes
+        topic_bytes = body[body_end]
+        topic_end = body_end + 1 + topic_bytes
         (properties_bytes,) = _I16.unpack_from(body, topic_end)
-        str(body[end + 1 : topic_end], "utf-8")
+        str(body[body_end + 1 : topic_end], "utf-8")
     except (struct.error, IndexError, UnicodeDecodeError):
         return False
-    if topic_bytes > TOPIC_BYTES_MAX or not 0 <= properties_bytes == total - topic_end - 2:
+    if topic_bytes > TOPIC_BYTES_MAX or not 0 <= properties_bytes == total_size - topic_end - 2:
         return False
-    return body_crc(body[at:end]) == int(crc)
+    return body_crc(body[body_start:body_end]) == int(crc)
 
 
 def noop_message(store_host: tuple[str, int], now_ms: int) -> bytes:
     """The no-op that a new leader appends to commit older entries: a rolled-back message without body.
 
-    No member dispatches it; a Java member's dispatcher too skips it for consume queue and index (DL-X04).
+    No member dispatches it to consume queues and the index, neither ours nor Apache's (DL-X04).
     """
     host = Host(*store_host)
     return encode_record(
