@@ -52,7 +52,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Block:
+class _StartStopBlock:
     """`with`: start on entry, stop at the end."""
 
     def start(self) -> None: ...
@@ -68,7 +68,7 @@ class _Block:
         self.stop()
 
 
-class Client(FromSettings, PerProcess[AsyncClient], _Block):
+class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
     """saturnmq.Client without `await`, for threads and scripts.
 
     name_servers: "host:port", several separated by `;` or `,`, or a sequence of them. timeout: seconds for one call, including
@@ -85,13 +85,13 @@ class Client(FromSettings, PerProcess[AsyncClient], _Block):
     def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
         self._registrations: list[Callable[[AsyncClient], None]] = []
 
-        def make() -> AsyncClient:
+        def create_client() -> AsyncClient:
             client = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
             for register in self._registrations:  # in a forked child
                 register(client)
             return client
 
-        super().__init__(make)
+        super().__init__(create_client)
 
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
@@ -203,18 +203,18 @@ class Client(FromSettings, PerProcess[AsyncClient], _Block):
     topic_exists = blocking(AsyncClient.topic_exists)
 
 
-def _listed(method: Callable[P, R]) -> Callable[P, R]:
+def _with_listed_values(method: Callable[P, R]) -> Callable[P, R]:
     """The method with `values` read on the calling thread, where iterating over them may block."""
 
     def call(self: Any, topic: str, values: Iterable[Any], **options: Any) -> Any:
-        return sending(self, topic, list(values), **options)
+        return send(self, topic, list(values), **options)
 
-    sending: Any = method
-    listed: Any = functools.wraps(method)(call)
-    return listed  # type: ignore[no-any-return]
+    send: Any = method
+    wrapper: Any = functools.wraps(method)(call)
+    return wrapper  # type: ignore[no-any-return]
 
 
-class Producer(PerProcess[AsyncProducer[T]], _Block, Generic[T]):
+class Producer(PerProcess[AsyncProducer[T]], _StartStopBlock, Generic[T]):
     """saturnmq.Producer without `await`. Created by `Client.producer`; use `with`, or `start()` and `stop()`.
 
     Example:
@@ -250,8 +250,8 @@ class Producer(PerProcess[AsyncProducer[T]], _Block, Generic[T]):
         return portal.future("Producer.send_soon", lambda: inner.send_soon(topic, value, **options))
 
     send_oneway = blocking(AsyncProducer[T].send_oneway)
-    send_many = _listed(blocking(AsyncProducer[T].send_many))
-    send_many_oneway = _listed(blocking(AsyncProducer[T].send_many_oneway))
+    send_many = _with_listed_values(blocking(AsyncProducer[T].send_many))
+    send_many_oneway = _with_listed_values(blocking(AsyncProducer[T].send_many_oneway))
     transaction = converted(on_loop(AsyncProducer[T].transaction), lambda inner: Transaction(inner))
     request = blocking(AsyncProducer[T].request)
     reply = blocking(AsyncProducer[T].reply)
@@ -347,7 +347,7 @@ class Batch(list[Message[T]]):
     retry = blocking(AsyncBatch[T].retry)
 
 
-class Consumer(_Block, Generic[T]):
+class Consumer(_StartStopBlock, Generic[T]):
     """saturnmq.Consumer with blocking calls, for threads and scripts.
 
     Create it with `saturnmq.sync.Client.consumer`; use it in `with`, or call `start` and `stop`. Iterate over it, or call
