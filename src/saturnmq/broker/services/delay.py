@@ -48,29 +48,29 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
 def levels_of(text: str) -> tuple[int, ...]:
     """Parse `messageDelayLevel` into durations in ms. Raises ConfigError."""
     try:
-        levels = delay_levels(text)
+        delays_ms = delay_levels(text)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if not levels:
+    if not delays_ms:
         raise ConfigError("messageDelayLevel names no level; at least one is needed, e.g. 1s")
-    return levels
+    return delays_ms
 
 
-def level_of(text: str | None, level_max: int) -> int:
-    """Delay level requested by the property DELAY, at most level_max; 0 for none (DLY-01).
+def level_of(delay: str | None, level_max: int) -> int:
+    """Delay level requested by `delay`, the property DELAY, at most level_max; 0 for none (DLY-01).
 
     Raises ResponseError 13 if it is not a number.
     """
-    if text is None:
+    if delay is None:
         return 0
-    if _NUMBER.fullmatch(text) is None:
-        problem = f"property DELAY is {text!r:.40}, must be the number of a delay level, 0..{level_max}"
+    if _NUMBER.fullmatch(delay) is None:
+        problem = f"property DELAY is {delay!r:.40}, must be the number of a delay level, 0..{level_max}"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
-    return min(max(int(text), 0), level_max)
+    return min(max(int(delay), 0), level_max)
 
 
 def scheduled(topic: str, queue_id: int, properties: str, delay: str | None, level_max: int) -> tuple[str, int, str]:
-    """Topic, queue and properties to store a message under: those of its delay level, if any (ST-08, DLY-02).
+    """Topic, queue and properties to store a message with: those of its delay level, or its own without a delay (ST-08, DLY-02).
 
     delay: the value of its property DELAY.
     """
@@ -83,18 +83,18 @@ def scheduled(topic: str, queue_id: int, properties: str, delay: str | None, lev
 
 
 def restored(message: Message) -> Message:
-    """A message stored in a system topic, under its real topic and queue again (DLY-05, TX-05). Raises MessageError."""
+    """The copy of a message of a system topic for its real topic and queue (DLY-05, TX-05). Raises MessageError."""
     properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may hold invalid UTF-8
-    topic, queue = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
-    if not topic or _NUMBER.fullmatch(queue) is None or int(queue) < 0:
-        raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue!r:.20} are no topic and queue")
+    topic, queue_id_text = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
+    if not topic or _NUMBER.fullmatch(queue_id_text) is None or int(queue_id_text) < 0:
+        raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue_id_text!r:.20} are no topic and queue")
     if topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         raise MessageError(f"REAL_TOPIC is {topic}, where nothing is delivered to")
     return Message(
         topic,
         message.body,
         message.properties_raw,
-        int(queue),
+        int(queue_id_text),
         message.flag,
         message.sys_flag,
         message.born_timestamp_ms,
@@ -106,24 +106,28 @@ def restored(message: Message) -> Message:
 
 @dataclass(slots=True)
 class Level:
-    """State of one level: the next offset, and the end of its back-off after a failure (Unix ms)."""
+    """State of one level.
+
+    offset: of the next message to deliver. backoff_ms: the last back-off after a failure, 0 after a delivery. backoff_until_ms: its
+    end, Unix ms.
+    """
 
     number: int
     delay_ms: int
     offset: QueueOffset = NO_QUEUE_OFFSET  # -1: not known yet
-    rests_until_ms: int = 0
-    rest_ms: int = 0
+    backoff_until_ms: int = 0
+    backoff_ms: int = 0
 
-    def back_off(self, now_ms: int, least_ms: int, most_ms: int) -> int:
+    def back_off(self, now_ms: int, min_ms: int, max_ms: int) -> int:
         """Back off, twice as long as the last time; returns the back-off in ms."""
-        self.rest_ms = min(max(self.rest_ms * 2, least_ms), most_ms)
-        self.rests_until_ms = now_ms + self.rest_ms
-        return self.rest_ms
+        self.backoff_ms = min(max(self.backoff_ms * 2, min_ms), max_ms)
+        self.backoff_until_ms = now_ms + self.backoff_ms
+        return self.backoff_ms
 
-    def resting_ms(self, now_ms: int) -> int:
+    def remaining_backoff_ms(self, now_ms: int) -> int:
         """Remaining back-off in ms; 0 if the clock was set back."""
-        left_ms = self.rests_until_ms - now_ms
-        return left_ms if 0 < left_ms <= self.rest_ms else 0
+        remaining_ms = self.backoff_until_ms - now_ms
+        return remaining_ms if 0 < remaining_ms <= self.backoff_ms else 0
 
 
 class _Budget:
@@ -135,7 +139,7 @@ class _Budget:
         self.count, self.bytes = BATCH_COUNT, BATCH_BYTES
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         return self.count <= 0 or self.bytes <= 0
 
 
@@ -143,25 +147,25 @@ class DelayService:
     """Delivers the messages of all levels from one task, in order within each level."""
 
     def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
-        levels = levels_of(store.settings.message_delay_level)
-        self.level_max = len(levels)
-        self._levels = [Level(number, delay_ms) for number, delay_ms in enumerate(levels, 1)]
-        self._idle_ms = max(SHORTEST_WAIT_MS, min(IDLE_MS, *levels))
+        delays_ms = levels_of(store.settings.message_delay_level)
+        self.level_max = len(delays_ms)
+        self._levels = [Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
+        self._idle_ms = max(SHORTEST_WAIT_MS, min(IDLE_MS, *delays_ms))
         self._store = store
-        self._file = file
+        self._state_file = file
         self._stats = stats
         self._clock_ms = clock_ms
-        self._dirty = False
+        self._has_unsaved_progress = False
         self._task = RepeatedTask(self.deliver_due)
-        self._saving = asyncio.Lock()
-        self._first = 0  # index of the level that the next iteration begins with
+        self._save_lock = asyncio.Lock()
+        self._first_index = 0  # index of the level that the next iteration begins with
         self._unconfigured: dict[int, QueueOffset] = {}  # progress of levels that are not configured any more
 
     # ---- lifecycle
 
     def load(self) -> None:
         """Read delayOffset.json if it exists. Raises CorruptRecord, StoreError."""
-        saved_table = self._file.read(DelayOffsetTable.decode)
+        saved_table = self._state_file.read(DelayOffsetTable.decode)
         for number, offset in saved_table.offset_table.items() if saved_table is not None else ():
             if 1 <= number <= self.level_max:
                 self._levels[number - 1].offset = QueueOffset(offset)
@@ -202,24 +206,24 @@ class DelayService:
 
         Returns ms until the next call is needed; 0 if more messages are due.
         """
-        now = self._clock_ms()
+        now_ms = self._clock_ms()
         wait_ms = self._idle_ms
         budget = _Budget()
-        count = self.level_max
-        first, self._first = self._first, (self._first + 1) % count
-        for index in range(count):
-            level = self._levels[(first + index) % count]
-            resting = level.resting_ms(now)
-            if resting:
-                wait_ms = min(wait_ms, resting)
+        level_count = self.level_max
+        first_index, self._first_index = self._first_index, (self._first_index + 1) % level_count
+        for index in range(level_count):
+            level = self._levels[(first_index + index) % level_count]
+            backoff_ms = level.remaining_backoff_ms(now_ms)
+            if backoff_ms:
+                wait_ms = min(wait_ms, backoff_ms)
                 continue
             try:
-                wait_ms = min(wait_ms, self._deliver_level(level, now, budget))
+                wait_ms = min(wait_ms, self._deliver_level(level, now_ms, budget))
             except Exception:
                 log.exception(
                     "delayed delivery failed level=%s offset=%s retry_ms=%s", level.number, level.offset, PAUSE_MS
                 )
-                level.back_off(now, PAUSE_MS, PAUSE_MS)
+                level.back_off(now_ms, PAUSE_MS, PAUSE_MS)
         return wait_ms
 
     def _deliver_level(self, level: Level, now_ms: int, budget: _Budget) -> int:
@@ -227,26 +231,26 @@ class DelayService:
         queue = self._store.queues.get((SCHEDULE_TOPIC, level.number - 1))
         if queue is None:
             return self._idle_ms
-        self._correct(level, queue)
+        self._clamp_offset(level, queue)
         while level.offset < queue.max_offset:
             start = level.offset
-            for offset, (physical, size, due_ms) in queue.units(start, BATCH_COUNT):
-                if budget.spent:
+            for offset, (physical_offset, size, due_ms) in queue.units(start, BATCH_COUNT):
+                if budget.is_spent:
                     return 0
                 if size != FILLER_SIZE:
                     if due_ms <= ADDRESS_MAX:
-                        due_ms = self._due_behind(level, queue, due_ms, physical)
+                        due_ms = self._extended_due_ms(level, queue, due_ms, physical_offset)
                     wait_ms = self._wait_ms(level, due_ms, now_ms)
                     if wait_ms > 0:
                         return wait_ms
-                    if not self._deliver(level, offset, physical, size):
+                    if not self._deliver(level, offset, physical_offset, size):
                         return level.back_off(now_ms, RETRY_MS, RETRY_MS_MAX)
                     budget.count -= 1
                     budget.bytes -= size
-                level.offset, level.rest_ms, self._dirty = QueueOffset(offset + 1), 0, True
+                level.offset, level.backoff_ms, self._has_unsaved_progress = QueueOffset(offset + 1), 0, True
             if level.offset == start:  # units are missing: continue with the next file, as Apache RocketMQ (CQ-05)
                 level.offset = min(queue.next_file_offset(start), queue.max_offset)
-                self._dirty = True
+                self._has_unsaved_progress = True
                 log.error(
                     "delayed messages skipped, queue units missing level=%s from=%s to=%s",
                     level.number,
@@ -255,10 +259,19 @@ class DelayService:
                 )
         return self._idle_ms
 
-    def _due_behind(self, level: Level, queue: ConsumeQueue, address: int, physical: PhysicalOffset) -> int:
-        """Due time of a unit that points to the queue's extension (CQ-13), or computed from the store time if that is missing."""
-        content = queue.extension.read(address) if queue.extension is not None else None
-        return content.tags_code if content is not None else self._store.log.store_time(physical) + level.delay_ms
+    def _extended_due_ms(
+        self, level: Level, queue: ConsumeQueue, extension_address: int, physical_offset: PhysicalOffset
+    ) -> int:
+        """Due time of a unit whose tags code is an address in the queue's extension (CQ-13).
+
+        If the extension does not have it, the store time plus the delay.
+        """
+        extension_unit = queue.extension.read(extension_address) if queue.extension is not None else None
+        return (
+            extension_unit.tags_code
+            if extension_unit is not None
+            else self._store.log.store_time(physical_offset) + level.delay_ms
+        )
 
     @staticmethod
     def _wait_ms(level: Level, due_ms: int, now_ms: int) -> int:
@@ -266,7 +279,7 @@ class DelayService:
         wait_ms = due_ms - now_ms
         return wait_ms if wait_ms <= level.delay_ms + min(level.delay_ms, CLOCK_TOLERANCE_MS) else 0
 
-    def _correct(self, level: Level, queue: ConsumeQueue) -> None:
+    def _clamp_offset(self, level: Level, queue: ConsumeQueue) -> None:
         """Move a level's offset into the bounds of its queue (DLY-07)."""
         low, high = queue.min_offset, queue.max_offset
         if low <= level.offset <= high:
@@ -274,17 +287,17 @@ class DelayService:
         corrected = low if level.offset < low else high
         if level.offset >= 0:
             log.warning("delay offset corrected level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
-        level.offset, self._dirty = corrected, True
+        level.offset, self._has_unsaved_progress = corrected, True
 
-    def _deliver(self, level: Level, offset: int, physical: PhysicalOffset, size: int) -> bool:
+    def _deliver(self, level: Level, offset: int, physical_offset: PhysicalOffset, size: int) -> bool:
         """Store the copy of one message; False if it must be retried (DLY-06). Damaged messages are logged and skipped."""
-        record = self._store.read_record(physical, size)
+        record = self._store.read_record(physical_offset, size)
         if record is None:
             log.error(
                 "delayed message skipped, no record level=%s offset=%s physical_offset=%s",
                 level.number,
                 offset,
-                physical,
+                physical_offset,
             )
             return True
         try:
@@ -294,13 +307,13 @@ class DelayService:
             copy = restored(message)
         except (MessageError, CorruptRecord) as error:
             log.error("delayed message skipped level=%s offset=%s physical_offset=%s error=%s", level.number, offset,
-                      physical, error.message)  # fmt: skip
+                      physical_offset, error.message)  # fmt: skip
             return True
         result = self._store.put(copy)
         if result.status is PutStatus.PUT_OK:
             self._stats.delivered(copy.topic, level.number - 1, result.size)
             return True
-        if level.rest_ms < RETRY_MS_MAX:  # logged for the first retries only
+        if level.backoff_ms < RETRY_MS_MAX:  # logged for the first retries only
             log.warning("delayed message not delivered, retried level=%s offset=%s status=%s reason=%s", level.number, offset,
                         result.status.value, result.reason)  # fmt: skip
         return False
@@ -324,19 +337,19 @@ class DelayService:
 
     async def save(self) -> None:
         """Write the progress once the messages it covers are durable; a failure is logged and retried at the next call."""
-        async with self._saving:
-            if not self._dirty:
+        async with self._save_lock:
+            if not self._has_unsaved_progress:
                 return
-            data, end = self.encode(), self._store.log.end
-            self._dirty = False
+            data, log_end = self.encode(), self._store.log.end
+            self._has_unsaved_progress = False
             try:
-                status = await wait_confirmed(self._store.log, end, FLUSH_WAIT_MS)
+                status = await wait_confirmed(self._store.log, log_end, FLUSH_WAIT_MS)
                 if status is not PutStatus.PUT_OK:
-                    raise StoreError(f"the commit log is not confirmed up to {end}: {status.value}")
-                await asyncio.get_running_loop().run_in_executor(None, self._file.write, data)
+                    raise StoreError(f"the commit log is not confirmed up to {log_end}: {status.value}")
+                await asyncio.get_running_loop().run_in_executor(None, self._state_file.write, data)
             except StoreError as error:
-                self._dirty = True
+                self._has_unsaved_progress = True
                 log.error("delay progress not saved, retried error=%s", error.message)
             except BaseException:
-                self._dirty = True
+                self._has_unsaved_progress = True
                 raise
