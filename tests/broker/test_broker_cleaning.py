@@ -161,7 +161,13 @@ async def test_many_parked_pulls_that_end_at_once_do_not_hold_the_event_loop() -
         assert {(await each).code for each in waiting[4000:]} == {19}
         await asyncio.gather(*waiting, return_exceptions=True)
         polling = w.broker.long_polling
-        assert (polling._queues, polling._connections, polling._groups, polling._by_due_tick, polling._bytes.total) == (
+        assert (
+            polling._queues,
+            polling._by_connection,
+            polling._by_group,
+            polling._by_due_tick,
+            polling._memory_shares.total,
+        ) == (
             {},
             {},
             {},

@@ -447,7 +447,7 @@ async def test_parked_pulls_are_limited_per_connection() -> None:
         assert (await other.invoke(w.server.broker_address, long, 5000)).code == 23
         await w.send()
         assert [answer.code for answer in await asyncio.gather(*held, waiting)] == [0, 0, 0]
-        assert w.broker.long_polling._connections == {}
+        assert w.broker.long_polling._by_connection == {}
         await other.close()
 
 

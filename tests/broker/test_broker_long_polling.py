@@ -138,8 +138,10 @@ async def test_closed_peer_with_unread_responses_leaves_nothing_behind(wire: Wir
         await until(lambda: bool(wire.broker.long_polling._blocked))
     await until(lambda: wire.broker.long_polling.count == 0)
     left = wire.broker.long_polling
-    assert not (left._blocked or left._ready or left._groups or left._addresses or left._queues or left._by_due_tick)
-    assert left._bytes.total == 0
+    assert not (
+        left._blocked or left._ready or left._by_group or left._count_by_address or left._queues or left._by_due_tick
+    )
+    assert left._memory_shares.total == 0
 
 
 @pytest.mark.spec("LP-03", "LIM-11")
@@ -219,7 +221,7 @@ async def test_pulls_with_other_tags_cost_a_send_nothing() -> None:
 async def test_each_filter_is_evaluated_once_per_message() -> None:
     async with wire(short_polling_ms=1) as w:
         await w.send()
-        words = [f"tag-{n}" for n in range(polling.CODES_MAX + 1)]
+        words = [f"tag-{n}" for n in range(polling.TAGS_CODES_MAX + 1)]
         async with peer(w) as sock:
             same = "||".join(words)
             await park(w, sock, [pull_frame(n, subscription=same) for n in range(100)])
@@ -264,11 +266,11 @@ async def test_pulls_of_a_queue_that_vanishes_are_answered_and_others_wait() -> 
         assert (answer.opaque, answer.code) == (3, ResponseCode.SYSTEM_ERROR) and "queueId[1] is illegal" in str(
             answer.remark
         )
-        assert polling_service.count == 1 and polling_service._topics == {"Other": {0}}
+        assert polling_service.count == 1 and polling_service._queue_ids_by_topic == {"Other": {0}}
         w.broker.topics.delete("Other")
         (answer,) = await answers(sock, 1)
         assert (answer.opaque, answer.code) == (4, ResponseCode.TOPIC_NOT_EXIST)
-        assert polling_service._topics == {}
+        assert polling_service._queue_ids_by_topic == {}
 
 
 # ---- limits
@@ -465,7 +467,7 @@ async def test_memory_of_parked_requests_is_bounded(monkeypatch: pytest.MonkeyPa
 @pytest.mark.spec("LIM-13")
 @pytest.mark.parametrize(
     ("subscription", "least"),
-    [("\U0001f600" + "x" * 10_000, 40_000), ("||".join(f"t{n}" for n in range(60)), 60 * polling.CODE_BYTES)],
+    [("\U0001f600" + "x" * 10_000, 40_000), ("||".join(f"t{n}" for n in range(60)), 60 * polling.TAGS_CODE_BYTES)],
 )
 async def test_parked_pull_counts_the_memory_it_takes(wire: Wire, subscription: str, least: int) -> None:
     """Counted in characters, pulls with 60 tags, or with a character beyond the first 65,536, took four to six times the limit."""
@@ -473,8 +475,8 @@ async def test_parked_pull_counts_the_memory_it_takes(wire: Wire, subscription: 
     async with peer(wire) as sock:
         await park(wire, sock, [pull_frame(1, subscription=subscription)])
         (parked,) = wire.broker.long_polling.parked()
-        assert least < parked.held_bytes < least + 10_000
-        assert wire.broker.long_polling._bytes.total == parked.held_bytes
+        assert least < parked.memory_bytes < least + 10_000
+        assert wire.broker.long_polling._memory_shares.total == parked.memory_bytes
 
 
 @pytest.mark.spec("LP-01")

@@ -1,11 +1,11 @@
 """Long polling: pulls that wait for a message, and their answers.
 
-Life of a pull here: parked in the index of its queue; ready, once a message it accepts was appended or its time is over; answered.
-An append looks up the pulls of its queue by tags code, so pulls with other tags cost it nothing; pulls with other filters
+A pull is parked in the index of its queue; ready, once a message it accepts was appended or its wait is over; then answered. An
+append looks up the pulls of its queue by tags code, so pulls with other tags cost it nothing; pulls with other filters
 are grouped, and each different filter is evaluated once. Ready pulls are answered in slices, one per connection in turn, each slice
 bounded in bytes and time; a connection whose peer does not read its output keeps its ready pulls until it has drained. A pull
 that would exceed a limit is delayed instead: it counts as in flight and is answered a little later, so that a client that
-repeats it at once does not spin. A tick answers at most DELAYED_PER_TICK of them, one per connection in turn, so a connection
+repeats it at once causes no busy loop. A tick answers at most DELAYED_PER_TICK of them, one per connection in turn, so a connection
 with few delayed pulls does not wait for those of others. Everything runs on the event loop; times are event-loop seconds.
 
 Requirements: LP-01..LP-04, LIM-09, LIM-11, LIM-13, REM-14.
@@ -42,22 +42,23 @@ CONNECTION_SHARE: Final = 10  # one connection may use at most 1/10 of the limit
 SLICE_BYTES: Final = 1_048_576  # of responses per event-loop iteration
 SLICE_SECONDS: Final = 0.005  # for responses per event-loop iteration
 PARKED_BYTES_MAX: Final = 268_435_456  # memory of all parked pulls
-CODES_MAX: Final = 64  # pulls with more tags are grouped by their filter instead of indexed by tags code
-WOKEN_MAX: Final = 1024  # pulls that become ready in one step, a few ms
+TAGS_CODES_MAX: Final = 64  # pulls with more tags are grouped by their filter instead of indexed by tags code
+WOKEN_PER_STEP: Final = 1024  # pulls that become ready in one step, a few ms
 DELAYED_PER_TICK: Final = 250  # delayed pulls answered per tick: their repetitions take about 5 % of the event loop
 FILTERS_MAX: Final = 256  # different filters per queue, apart from tags
-PULL_BYTES: Final = 1024  # memory of a parked pull without its fields and tags codes
-CODE_BYTES: Final = 384  # memory of a tags code with its place in the index
+PULL_OVERHEAD_BYTES: Final = 1024  # memory of a parked pull without its fields and tags codes
+TAGS_CODE_BYTES: Final = 384  # memory of a tags code and its entry in the index
 
-Key = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
 class ParkedPull:
     """One waiting pull.
 
-    codes: the tags codes that match. accept_record: whether encoded properties match. None: every message does. later: its
-    response. indexed: whether it waits for a message. caller: the account that sent it.
+    codes: the tags codes that match. accept_record: whether encoded properties match. None: every message matches. later: its
+    response. indexed: whether it waits for a message. caller: the account that sent it. memory_bytes: its estimated memory.
+    due_tick: number of the tick at which its wait ends.
     """
 
     connection: Connection
@@ -68,8 +69,8 @@ class ParkedPull:
     accept_record: Callable[[bytes], bool] | None = None
     caller: object = None
     later: Later = field(default_factory=lambda: Later(in_flight=False))
-    key: Key = ("", 0)
-    held_bytes: int = 0
+    key: QueueKey = ("", 0)
+    memory_bytes: int = 0
     due_tick: int = 0
     indexed: bool = False
 
@@ -116,12 +117,12 @@ class _Queue:
     count: int = 0
 
     def add(self, parked: ParkedPull) -> None:
-        for pulls in self._sets(parked):
+        for pulls in self._sets_of(parked):
             pulls[parked] = None
         self.count += 1
 
     def remove(self, parked: ParkedPull) -> None:
-        for pulls in self._sets(parked):
+        for pulls in self._sets_of(parked):
             pulls.pop(parked, None)
         self.count -= 1
         for code in parked.codes or ():
@@ -130,17 +131,17 @@ class _Queue:
         if not self.by_filter.get(_filter_of(parked), True):
             del self.by_filter[_filter_of(parked)]
 
-    def _sets(self, parked: ParkedPull) -> Iterable[Pulls]:
+    def _sets_of(self, parked: ParkedPull) -> Iterable[Pulls]:
         if parked.codes is None and parked.accept_record is None:
             return (self.unfiltered,)
-        if _by_code(parked):
+        if _is_indexed_by_code(parked):
             return [self.by_code.setdefault(code, {}) for code in parked.codes or ()]
         return (self.by_filter.setdefault(_filter_of(parked), {}),)
 
-    def takes(self, parked: ParkedPull) -> bool:
-        """Whether the pull adds no filter to as many as a queue may have."""
+    def has_space_for(self, parked: ParkedPull) -> bool:
+        """Whether FILTERS_MAX allows the queue one more pull like this; one that adds no filter is always allowed."""
         is_unfiltered = parked.codes is None and parked.accept_record is None
-        adds_no_filter = is_unfiltered or _by_code(parked) or _filter_of(parked) in self.by_filter
+        adds_no_filter = is_unfiltered or _is_indexed_by_code(parked) or _filter_of(parked) in self.by_filter
         return adds_no_filter or len(self.by_filter) < FILTERS_MAX
 
     def pulls(self) -> Iterator[ParkedPull]:
@@ -151,16 +152,16 @@ class _Queue:
                 yield from pulls
 
 
-def _discard(table: dict[K, Pulls], name: K, parked: ParkedPull) -> None:
+def _discard(sets: dict[K, Pulls], key: K, parked: ParkedPull) -> None:
     """Remove a pull from one of several sets, and the set when it is empty."""
-    pulls = table[name]
+    pulls = sets[key]
     del pulls[parked]
     if not pulls:
-        del table[name]
+        del sets[key]
 
 
-def _by_code(parked: ParkedPull) -> bool:
-    return parked.accept_record is None and parked.codes is not None and len(parked.codes) <= CODES_MAX
+def _is_indexed_by_code(parked: ParkedPull) -> bool:
+    return parked.accept_record is None and parked.codes is not None and len(parked.codes) <= TAGS_CODES_MAX
 
 
 def _filter_of(parked: ParkedPull) -> Filter:
@@ -168,10 +169,10 @@ def _filter_of(parked: ParkedPull) -> Filter:
     return parked.codes, parked.accept_record
 
 
-def _wants(filter_: Callable[[bytes], bool], properties: bytes) -> bool:
-    """Whether a filter accepts these properties. If it fails, its pulls are woken and answered with the error."""
+def _accepts(accept_record: Callable[[bytes], bool], properties: bytes) -> bool:
+    """Whether a filter accepts these properties; True if it fails, so that its pulls are woken and answered with the error."""
     try:
-        return filter_(properties)
+        return accept_record(properties)
     except Exception:
         log.exception("filter of parked pulls failed")
         return True
@@ -199,76 +200,79 @@ class LongPolling:
         self._rejections = rejections
         self._properties = properties
         self._queue_end = queue_end
-        self._scanned = 0.0
-        self._queues: dict[Key, _Queue] = {}
-        self._topics: dict[str, set[int]] = {}  # the queues with parked pulls by topic
-        self._connections: dict[Connection, Pulls] = {}
-        self._groups: dict[str, Pulls] = {}
-        self._addresses: dict[str, int] = {}
+        self._last_scan = 0.0
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._queue_ids_by_topic: dict[str, set[int]] = {}  # the queues with parked pulls by topic
+        self._by_connection: dict[Connection, Pulls] = {}
+        self._by_group: dict[str, Pulls] = {}
+        self._count_by_address: dict[str, int] = {}
         self._by_due_tick: dict[int, Pulls] = {}  # by the number of the tick that ends their wait
         self._delayed: OrderedDict[Connection, deque[ParkedPull]] = OrderedDict()  # in the order of their turns
         self._ready: dict[Connection, deque[ParkedPull]] = {}  # in the order of their turns
         self._blocked: dict[Connection, deque[ParkedPull]] = {}  # ready pulls of connections that do not drain
         self._waking: deque[Iterator[ParkedPull]] = deque()  # pulls that become ready in the next slices
-        self._bytes = Shares()
-        self._answering = False  # the next slice is scheduled
+        self._memory_shares = Shares()
+        self._slice_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
 
     # ---- waiting
 
-    def add(self, key: Key, parked: ParkedPull) -> bool:
+    def add(self, key: QueueKey, parked: ParkedPull) -> bool:
         """Park a pull; False if a limit is reached."""
-        parked.held_bytes = (
-            PULL_BYTES + sum(map(getsizeof, parked.request.ext.values())) + CODE_BYTES * len(parked.codes or ())
+        parked.memory_bytes = (
+            PULL_OVERHEAD_BYTES
+            + sum(map(getsizeof, parked.request.ext.values()))
+            + TAGS_CODE_BYTES * len(parked.codes or ())
         )
         queue = self._queues.get(key) or _Queue()
-        reached = self._reached(queue, parked)
-        if reached:
-            self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {reached}")
+        exceeded_limit = self._exceeded_limit(queue, parked)
+        if exceeded_limit:
+            self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {exceeded_limit}")
             return False
         parked.key, parked.indexed, parked.due_tick = key, True, int(parked.deadline / TICK_SECONDS) + 1
         if not queue.count:
             self._queues[key] = queue
-            self._topics.setdefault(key[0], set()).add(key[1])
+            self._queue_ids_by_topic.setdefault(key[0], set()).add(key[1])
         queue.add(parked)
         self._by_due_tick.setdefault(parked.due_tick, {})[parked] = None
-        self._connections.setdefault(parked.connection, {})[parked] = None
-        self._groups.setdefault(parked.group, {})[parked] = None
-        self._addresses[parked.address] = self._addresses.get(parked.address, 0) + 1
-        self._bytes.add(parked.address, parked.held_bytes)
+        self._by_connection.setdefault(parked.connection, {})[parked] = None
+        self._by_group.setdefault(parked.group, {})[parked] = None
+        self._count_by_address[parked.address] = self._count_by_address.get(parked.address, 0) + 1
+        self._memory_shares.add(parked.address, parked.memory_bytes)
         self.count += 1
         self._start_timer()
         return True
 
-    def _reached(self, queue: _Queue, parked: ParkedPull) -> str:
+    def _exceeded_limit(self, queue: _Queue, parked: ParkedPull) -> str:
         """The limit that parking this pull would exceed; "" if none."""
         limits = self._limits
-        most = limits.pull_queue_max
-        for key, count, limit in (
-            ("pullThreadPoolQueueCapacity", self.count, most),
+        pulls_max = limits.pull_queue_max
+        for setting, count, limit in (
+            ("pullThreadPoolQueueCapacity", self.count, pulls_max),
             ("parkedPullsMaxPerQueue", queue.count, limits.parked_per_queue),
-            ("parkedPullsMaxPerGroup", len(self._groups.get(parked.group, ())), limits.parked_per_group),
-            ("parkedPullsMaxPerAddress", self._addresses.get(parked.address, 0), limits.parked_per_address),
+            ("parkedPullsMaxPerGroup", len(self._by_group.get(parked.group, ())), limits.parked_per_group),
+            ("parkedPullsMaxPerAddress", self._count_by_address.get(parked.address, 0), limits.parked_per_address),
         ):
             if count >= limit:
-                return f"{key}={limit} pulls are parked"
-        connection_pulls, share = len(self._connections.get(parked.connection, ())), max(most // CONNECTION_SHARE, 1)
-        if connection_pulls >= share:
-            text = "pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity"
-            return f"{connection_pulls} {text}={most}"
+                return f"{setting}={limit} pulls are parked"
+        connection_pulls = len(self._by_connection.get(parked.connection, ()))
+        connection_max = max(pulls_max // CONNECTION_SHARE, 1)
+        if connection_pulls >= connection_max:
+            reason = "pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity"
+            return f"{connection_pulls} {reason}={pulls_max}"
         if (
-            exceeded := self._bytes.exceeded(
-                host_of(parked.connection.remote_address), parked.held_bytes, PARKED_BYTES_MAX
+            exceeded := self._memory_shares.exceeded(
+                host_of(parked.connection.remote_address), parked.memory_bytes, PARKED_BYTES_MAX
             )
         ) is not None:
             return f"of the memory of parked pulls, {exceeded}"
-        return "" if queue.takes(parked) else f"{FILTERS_MAX} different filters wait on this queue"
+        return "" if queue.has_space_for(parked) else f"{FILTERS_MAX} different filters wait on this queue"
 
     def delay(self, parked: ParkedPull, seconds: float) -> Later:
-        """Answer a pull that cannot be parked after a delay, later if many are delayed. It is in flight until then.
+        """Answer a pull that cannot be parked after a delay, longer if many are delayed. It is in flight until then.
 
-        seconds: at least; the same for all.
+        seconds: minimum delay, the same at every call: the pulls of a connection are in the order of their deadlines.
         """
         parked.later = Later()
         parked.deadline = asyncio.get_running_loop().time() + seconds
@@ -280,31 +284,31 @@ class LongPolling:
         """The pulls that wait for a message."""
         return [parked for pulls in self._by_due_tick.values() for parked in pulls]
 
-    def _unindex(self, parked: ParkedPull) -> None:
-        """The pull waits for no message any more; it still counts until it is answered or dropped."""
+    def _remove_from_index(self, parked: ParkedPull) -> None:
+        """Remove a pull from the index of its queue, when it waits no longer. It counts until it is answered or dropped."""
         parked.indexed = False
         queue = self._queues[parked.key]
         queue.remove(parked)
         if not queue.count:
             del self._queues[parked.key]
             topic, queue_id = parked.key
-            self._topics[topic].discard(queue_id)
-            if not self._topics[topic]:
-                del self._topics[topic]
+            self._queue_ids_by_topic[topic].discard(queue_id)
+            if not self._queue_ids_by_topic[topic]:
+                del self._queue_ids_by_topic[topic]
         _discard(self._by_due_tick, parked.due_tick, parked)
 
-    def _forget(self, parked: ParkedPull) -> None:
-        """Do not count a pull that is answered or dropped."""
+    def _release(self, parked: ParkedPull) -> None:
+        """Stop counting a pull that is answered or dropped. Delayed pulls are not counted."""
         if parked.delayed:
             return
-        _discard(self._connections, parked.connection, parked)
-        _discard(self._groups, parked.group, parked)
-        remaining_pulls = self._addresses[parked.address] - 1
+        _discard(self._by_connection, parked.connection, parked)
+        _discard(self._by_group, parked.group, parked)
+        remaining_pulls = self._count_by_address[parked.address] - 1
         if remaining_pulls:
-            self._addresses[parked.address] = remaining_pulls
+            self._count_by_address[parked.address] = remaining_pulls
         else:
-            del self._addresses[parked.address]
-        self._bytes.add(parked.address, -parked.held_bytes)
+            del self._count_by_address[parked.address]
+        self._memory_shares.add(parked.address, -parked.memory_bytes)
         self.count -= 1
 
     # ---- waking
@@ -315,37 +319,37 @@ class LongPolling:
         if queue is None:
             return
         for next_offset, (_, _, tags_code) in enumerate(units, offset + 1):
-            self._appended(queue, topic, queue_id, next_offset, tags_code)
+            self._wake_for_unit(queue, topic, queue_id, next_offset, tags_code)
 
-    def _appended(self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+    def _wake_for_unit(self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         woken = list(queue.unfiltered)
         woken += queue.by_code.get(tags_code, ())
         if queue.by_filter:
-            woken += self._filtered(queue, topic, queue_id, next_offset, tags_code)
+            woken += self._woken_by_filter(queue, topic, queue_id, next_offset, tags_code)
         self._wake([parked for parked in woken if next_offset > parked.offset])
 
-    def _filtered(
+    def _woken_by_filter(
         self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int
     ) -> Iterator[ParkedPull]:
-        read, properties = False, None
+        is_read, properties = False, None
         for (codes, accept_record), pulls in queue.by_filter.items():
             if codes is not None and tags_code not in codes:
                 continue
             if accept_record is not None:
-                if not read:
-                    read, properties = True, self._properties(topic, queue_id, QueueOffset(next_offset - 1))
-                if properties is not None and not _wants(accept_record, properties):
+                if not is_read:
+                    is_read, properties = True, self._properties(topic, queue_id, QueueOffset(next_offset - 1))
+                if properties is not None and not _accepts(accept_record, properties):
                     continue
             yield from pulls
 
     def wake(self, topic: str, group: str) -> None:
         """Make all pulls of a group for a topic ready, whatever they wait for."""
-        self._wake([parked for parked in self._groups.get(group, ()) if parked.indexed and parked.key[0] == topic])
+        self._wake([parked for parked in self._by_group.get(group, ()) if parked.indexed and parked.key[0] == topic])
 
     def topics_changed(self, topics: list[TopicConfig]) -> None:
         """Make the pulls of changed topics ready: a reader must learn of a deletion before the topic may be created again."""
         names = [config.topic_name for config in topics]
-        keys = [(name, queue_id) for name in names for queue_id in self._topics.get(name, ())]
+        keys = [(name, queue_id) for name in names for queue_id in self._queue_ids_by_topic.get(name, ())]
         self._wake([parked for key in keys for parked in self._queues[key].pulls()])
 
     def wake_all(self) -> None:
@@ -353,7 +357,7 @@ class LongPolling:
         self._wake(self.parked())
 
     def _wake(self, woken: Iterable[ParkedPull]) -> None:
-        """Make pulls ready, WOKEN_MAX of them at once and the others in the next slices."""
+        """Make pulls ready, WOKEN_PER_STEP of them at once and the others in the next slices."""
         pulls = iter(woken)
         if not self._make_ready(pulls):
             self._waking.append(pulls)
@@ -362,15 +366,15 @@ class LongPolling:
     @property
     def ready(self) -> int:
         """Number of pulls that are answered in the next iterations, or once their connection has drained."""
-        return sum(len(pulls) for by in (self._ready, self._blocked) for pulls in by.values())
+        return sum(len(pulls) for by_connection in (self._ready, self._blocked) for pulls in by_connection.values())
 
     def _make_ready(self, woken: Iterator[ParkedPull]) -> bool:
-        """Make up to WOKEN_MAX pulls ready; returns whether there are no more. Those dropped meanwhile are left out."""
+        """Make up to WOKEN_PER_STEP pulls ready, except dropped ones; returns whether there are no more."""
         for count, parked in enumerate(woken, 1):
             if parked.indexed:
-                self._unindex(parked)
+                self._remove_from_index(parked)
                 self._add_ready(parked)
-            if count >= WOKEN_MAX:
+            if count >= WOKEN_PER_STEP:
                 return False
         return True
 
@@ -385,14 +389,14 @@ class LongPolling:
     # ---- answering
 
     def _schedule(self) -> None:
-        if not self._answering:
-            self._answering = True
+        if not self._slice_scheduled:
+            self._slice_scheduled = True
             asyncio.get_running_loop().call_soon(self._answer_slice)
 
     def _answer_slice(self) -> None:
         """Answer ready pulls, one per connection in turn, up to a bound of bytes and time."""
-        self._answering = False
-        until, remaining_bytes = monotonic() + SLICE_SECONDS, SLICE_BYTES
+        self._slice_scheduled = False
+        slice_end, remaining_bytes = monotonic() + SLICE_SECONDS, SLICE_BYTES
         if self._waking and self._make_ready(self._waking[0]):
             self._waking.popleft()
         while self._ready:
@@ -405,11 +409,11 @@ class LongPolling:
             parked = pulls.popleft()
             if pulls:
                 self._ready[connection] = pulls  # after the other connections
-            before = connection.out_bytes
-            self._forget(parked)
+            bytes_before = connection.out_bytes
+            self._release(parked)
             self._answer(parked)
-            remaining_bytes -= connection.out_bytes - before
-            if remaining_bytes <= 0 or monotonic() > until:
+            remaining_bytes -= connection.out_bytes - bytes_before
+            if remaining_bytes <= 0 or monotonic() > slice_end:
                 break
         if self._ready or self._waking:
             self._schedule()
@@ -436,12 +440,12 @@ class LongPolling:
         """Make the pulls ready whose wait is over, and on a slave those whose queue has grown."""
         now = asyncio.get_running_loop().time()
         self._timer = None
-        number = int(now / TICK_SECONDS)
-        for due_tick in [due_tick for due_tick in self._by_due_tick if due_tick <= number]:
+        current_tick = int(now / TICK_SECONDS)
+        for due_tick in [due_tick for due_tick in self._by_due_tick if due_tick <= current_tick]:
             self._wake(list(self._by_due_tick[due_tick]))
         self._end_delays(now)
-        if now - self._scanned >= SCAN_SECONDS:
-            self._scanned = now
+        if now - self._last_scan >= SCAN_SECONDS:
+            self._last_scan = now
             self._scan()
         if self.count or self._delayed:
             self._start_timer()
@@ -473,15 +477,15 @@ class LongPolling:
             pass
 
     def leaving(self, connection: Connection) -> Steps[None]:
-        """As `connection_closed`, in steps of one pull. The connection is closed: its ready and delayed pulls get no answer."""
+        """Do `connection_closed` in steps of one pull. Ready and delayed pulls of the closed connection get no answer."""
         for by_connection in (self._ready, self._blocked, self._delayed):
             for parked in by_connection.pop(connection, ()):
                 parked.later.answer(NO_RESPONSE)
-        for parked in list(self._connections.get(connection, ())):
-            if parked in self._connections.get(connection, ()):
+        for parked in list(self._by_connection.get(connection, ())):
+            if parked in self._by_connection.get(connection, ()):
                 if parked.indexed:
-                    self._unindex(parked)
-                self._forget(parked)
+                    self._remove_from_index(parked)
+                self._release(parked)
             yield
 
     def take(self, connection: Connection) -> list[tuple[Later, Command]]:
@@ -495,11 +499,11 @@ class LongPolling:
     def _withdraw(self, connection: Connection) -> list[ParkedPull]:
         """Remove the parked and the ready pulls of a connection."""
         ready = [*self._ready.pop(connection, ()), *self._blocked.pop(connection, ())]
-        pulls = list(self._connections.get(connection, ()))
+        pulls = list(self._by_connection.get(connection, ()))
         for parked in pulls:
             if parked.indexed:
-                self._unindex(parked)
-            self._forget(parked)
+                self._remove_from_index(parked)
+            self._release(parked)
         return pulls + [parked for parked in ready if parked.delayed]
 
     def abort(self) -> None:
@@ -507,7 +511,7 @@ class LongPolling:
         self._stop_timer()
         self._waking.clear()
         self._delayed.clear()
-        for connection in {*self._connections, *self._ready, *self._blocked}:
+        for connection in {*self._by_connection, *self._ready, *self._blocked}:
             self._withdraw(connection)
 
     def stop(self) -> None:
@@ -516,7 +520,7 @@ class LongPolling:
         delayed = [parked for pulls in self._delayed.values() for parked in pulls]
         self._waking.clear()
         self._delayed.clear()
-        for connection in {*self._connections, *self._ready, *self._blocked}:
+        for connection in {*self._by_connection, *self._ready, *self._blocked}:
             delayed += self._withdraw(connection)
         for parked in delayed:
             if parked.connection.output_full:
