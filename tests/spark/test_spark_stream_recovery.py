@@ -300,7 +300,7 @@ def test_idle_polls_compute_nothing_until_the_next_refresh(monkeypatch: pytest.M
     monkeypatch.setattr(stream.ranges, "from_offset", lambda offset: decoded.append(offset) or from_offset(offset))
     assert [query.reader.latestOffset(dict(start), ReadAllAvailable()) for _ in range(5)] == [start] * 5
     assert not decoded
-    query.reader._cached = None
+    query.reader._snapshot_cache = None
     new = topics.append(A, 2)
     query.drain()
     assert decoded and sorted(query.rows) == sorted(old + new)
