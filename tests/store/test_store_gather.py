@@ -45,7 +45,7 @@ class Ways:
         self.queue = self.store.queues.by_key["T", 0]
         self.default = self.store.settings, self.store.memory_bytes
 
-    def get(self, *arguments: Any, **more: Any) -> Any:
+    def check_equal(self, *arguments: Any, **more: Any) -> Any:
         """The result of a read, or its error, which both ways give alike."""
         results = []
         for module in (self.module, None):
@@ -97,7 +97,7 @@ def test_compiled_read_equals_reference_with_any_limits_and_filter(ways: Ways) -
             transfer_count_in_disk=data.draw(counts),
         )
         store.memory_bytes = data.draw(st.sampled_from([0, 1000, 5000, 9000, 1 << 30]))
-        ways.get(
+        ways.check_equal(
             offset,
             data.draw(counts),
             codes=data.draw(codes),
@@ -131,8 +131,8 @@ def test_compiled_read_equals_reference_with_damage_at_every_byte(ways: Ways, fl
                 before = target[at]
                 target[at] = before ^ flip
                 for first in range(max(offset - 2, 0), offset + 1):
-                    ways.get(first, 32)
-                    ways.get(first, 32, codes=frozenset((java_hash("b"), 0)))
+                    ways.check_equal(first, 32)
+                    ways.check_equal(first, 32, codes=frozenset((java_hash("b"), 0)))
                 taken += ways.takes(offset, 1)
                 target[at] = before
     assert 0 < taken < len(FLIPS) * 30, "it takes a record with other hosts or tags, and no other damaged one"
@@ -155,8 +155,8 @@ def test_units_that_point_anywhere_are_read_alike(ways: Ways) -> None:
         for offset, physical, size in changes:
             UNIT.pack_into(queue._tail, offset * UNIT_BYTES, physical, size, 0)
         try:
-            ways.get(first, 32)
-            ways.get(first, 32, codes=frozenset((0,)))
+            ways.check_equal(first, 32)
+            ways.check_equal(first, 32, codes=frozenset((0,)))
         finally:
             queue._tail[:] = kept
 
@@ -170,8 +170,8 @@ def test_deleted_records_are_skipped_alike(ways: Ways) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CommitLog, "first_position", property(lambda log, first=first: first))
             for offset in range(5):
-                ways.get(offset, 4)
-                ways.get(offset, 4, codes=frozenset((java_hash("b"),)))
+                ways.check_equal(offset, 4)
+                ways.check_equal(offset, 4, codes=frozenset((java_hash("b"),)))
 
 
 @pytest.mark.spec("BP-04")
