@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from protected import ACCOUNTS, ADMIN, PREFIX, USER, protected, refused, topics,
 from wire import Clock, Wire, run, wire
 
 from certificates import write_certificate
+from saturnmq.acl.plain import ENTRY_POINTS
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests.table import ROUTES
 from saturnmq.namesrv import NameServerSettings
@@ -543,7 +545,6 @@ def test_an_unknown_validator_is_refused_with_the_known_ones(tmp_path: Path) -> 
 @pytest.mark.spec("ACL-02")
 async def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from saturnmq.acl.rules import Access, AccessDenied
-    from saturnmq.broker import access_control
 
     class NoReads:
         def __init__(self, properties: dict[str, str]) -> None:
@@ -562,9 +563,7 @@ async def test_all_listed_validators_run(tmp_path: Path, monkeypatch: pytest.Mon
         def load(self) -> type[NoReads]:
             return NoReads
 
-    monkeypatch.setattr(
-        access_control, "entry_points", lambda group: [Point()] if group == access_control.ENTRY_POINTS else []
-    )
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [Point()] if group == ENTRY_POINTS else [])
     async with protected(tmp_path, acl_validators="plain, noreads") as w:
         w.sign = v1(USER)
         assert (await w.call(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0

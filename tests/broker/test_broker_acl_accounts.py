@@ -17,7 +17,7 @@ from wire import Clock, Wire, run
 
 from saturnmq.acl.accounts import PUB
 from saturnmq.acl.files import AccountFiles
-from saturnmq.acl.plain import RELOAD_SECONDS
+from saturnmq.acl.rules import RELOAD_SECONDS
 from saturnmq.protocol.bodies import AclConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command

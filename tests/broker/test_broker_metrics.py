@@ -264,7 +264,7 @@ def test_a_slave_has_the_exporters_families_without_rows() -> None:
     async def main() -> str:
         async with wire() as w:
             await w.send()
-            w.broker.metrics._apache._sources.role.slave = True  # type: ignore[misc]
+            w.broker.metrics._sources.role.slave = True  # type: ignore[misc]
             return scrape(w)
 
     found = families(run(main))

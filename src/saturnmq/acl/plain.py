@@ -25,7 +25,6 @@ from saturnmq.protocol.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-RELOAD_SECONDS: Final = 5.0
 ENTRY_POINTS: Final = "saturnmq.access_validators"
 PLAIN: Final = "plain"
 

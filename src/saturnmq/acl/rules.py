@@ -38,6 +38,7 @@ UNSIGNED_CODES: Final = frozenset(
 )
 SEEN_BYTES_MAX: Final = 10 * 1024 * 1024  # for signatures of version 2, remembered against repetition: about a million
 SLOT_MS: Final = 10_000
+RELOAD_SECONDS: Final = 5.0  # between two checks whether an account file changed
 SLOT_ENTRIES: Final = 8192
 WHITE_LIST: Final = "white list"  # the caller of a request that needed no account
 

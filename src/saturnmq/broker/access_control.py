@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from saturnmq.acl.accounts import PUB, SUB, group_resource, shown_resource
 from saturnmq.acl.addresses import parse_list
-from saturnmq.acl.files import home_folder
-from saturnmq.acl.plain import ENTRY_POINTS, PLAIN, AccessValidator, PlainValidator
 from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied
 from saturnmq.broker.requests.rights import Rights
 from saturnmq.broker.requests.table import TABLE
@@ -34,6 +31,9 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.server_admin import Administration
 from saturnmq.store import MessageStore
 
+if TYPE_CHECKING:  # a broker without access control runs without these and without yaml
+    from saturnmq.acl.plain import AccessValidator, PlainValidator
+
 log = logging.getLogger(__name__)
 
 _HOST: Final = "acl_host"
@@ -45,6 +45,9 @@ _REPLY_BYTES: Final = 4 * 1024 * 1024
 
 def _plain_validator(settings: BrokerSettings, root: Path, clock_ms: Callable[[], int]) -> PlainValidator:
     """The validator for account files. root: the home folder without rocketmqHome and ROCKETMQ_HOME. Raises ConfigError."""
+    from saturnmq.acl.files import home_folder
+    from saturnmq.acl.plain import PlainValidator
+
     return PlainValidator(
         home_folder(settings.acl_home, root),
         settings.acl_file,
@@ -56,6 +59,10 @@ def _plain_validator(settings: BrokerSettings, root: Path, clock_ms: Callable[[]
 
 
 def _other_validator(name: str, settings: BrokerSettings) -> AccessValidator:
+    from importlib.metadata import entry_points
+
+    from saturnmq.acl.plain import ENTRY_POINTS, PLAIN
+
     matching_points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
     if not matching_points:
         installed_names = sorted({PLAIN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
@@ -90,6 +97,8 @@ class AccessControl:
         self._administration = administration
         if not self.enabled:
             return
+        from saturnmq.acl.plain import PLAIN
+
         for name in settings.acl_validators.split(","):
             if name.strip() == PLAIN:
                 self.plain_validator = _plain_validator(settings, root, clock_ms)

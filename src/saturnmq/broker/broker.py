@@ -28,15 +28,11 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from saturnmq.acl.plain import RELOAD_SECONDS
+from saturnmq.acl.rules import RELOAD_SECONDS
 from saturnmq.broker.access_control import AccessControl
 from saturnmq.broker.configuration import runtime_configuration, shown_values
-from saturnmq.broker.dledger import DLedger, LedgerDelay, LedgerRole, refuse_unread_ledger
-from saturnmq.broker.dledger_sync import LeaderCopy
-from saturnmq.broker.forwarding import Forwarding
-from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.masterslave import Master, Slave
 from saturnmq.broker.metrics import BrokerMetrics, Sources
 from saturnmq.broker.requests import pull
@@ -69,7 +65,7 @@ from saturnmq.broker.services.statistics import SAMPLE_SECONDS, Stats
 from saturnmq.broker.services.timer import TimerService
 from saturnmq.broker.services.transactions import Transactions
 from saturnmq.broker.services.watermark import Watermark
-from saturnmq.broker.settings import BrokerSettings
+from saturnmq.broker.settings import BrokerSettings, refuse_unread_ledger
 from saturnmq.broker.state.clients import Clients, ConsumerGroup
 from saturnmq.broker.state.creation_quota import CreationQuota
 from saturnmq.broker.state.filters import SAVE_SECONDS, Filters
@@ -93,14 +89,16 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.message import Host
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.replication.dledger.member import GroupMember
-from saturnmq.replication.masterslave.dispatch import SlaveDispatch
-from saturnmq.replication.masterslave.opening import slave_dispatch
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.server_admin import Administration, set_log_level
 from saturnmq.slices import Background, Slices, Steps
 from saturnmq.store import MessageStore, StateFile, StoreFailureAction, StoreSettings, wall_clock_ms
 from saturnmq.tasks import cancel, supervised
+
+if TYPE_CHECKING:  # imported at run time only by a broker of that role: a plain broker starts in two thirds of the time
+    from saturnmq.broker.dledger import DLedger
+    from saturnmq.replication.dledger.member import GroupMember
+    from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 
 log = logging.getLogger(__name__)
 
@@ -147,27 +145,24 @@ class Broker:
         self.failed = asyncio.Event()  # the broker cannot go on because of `failure`; the owner then stops it
         self.failure: SaturnError | None = None
 
-        group = (
-            GroupMember(
-                store,
-                raft,
-                net,
-                tls=tls,
-                admin_addresses=settings.admin_addresses,
-                protected=settings.acl_enable,
-                clock_ms=clock_ms,
-            )
-            if raft is not None and raft.enabled
-            else None
-        )
-        dispatch = slave_dispatch(store, clock_ms) if group is None and settings.broker_role == "SLAVE" else None
+        group = dispatch = None
+        self.role: BrokerRole = FixedRole(slave=settings.broker_role == "SLAVE")
+        self._delay_class: type[DelayService] = DelayService
+        if raft is not None and raft.enabled:
+            from saturnmq.broker.dledger import LedgerDelay, LedgerRole, group_member
+
+            group = group_member(settings, store, raft, net, tls, clock_ms)
+            self.role, self._delay_class = LedgerRole(group), LedgerDelay
+        elif settings.broker_role == "SLAVE":
+            from saturnmq.replication.masterslave.opening import slave_dispatch
+
+            dispatch = slave_dispatch(store, clock_ms)
         composed = group or dispatch
         self.store = composed.store if composed is not None else MessageStore(store, clock_ms=clock_ms)
         self._store_settings = self.store.settings
         self.store.on_failure = self._store_failed
-        self.role: BrokerRole = FixedRole(slave=dispatch is not None) if group is None else LedgerRole(group)
         self._make_state()
-        self._make_services(tls, DelayService if group is None else LedgerDelay)
+        self._make_services(tls)
         stage = Stage.FLUSH if group is None else Stage.REPLICA
         self.admission = Admission(settings, self.in_flight, self.rejections, stage=stage, changed=self._reject)
         self.store.append_watch.listener = self.admission.append_was_slow
@@ -210,9 +205,8 @@ class Broker:
         if settings.calc_filter_bit_map and self._store_settings.queue_extension_enable:
             self.store.bit_map = self.filters.bit_map
 
-    def _make_services(self, tls: TlsSettings | None, delay_class: type[DelayService]) -> None:
+    def _make_services(self, tls: TlsSettings | None) -> None:
         settings = self.settings
-        self._delay_class = delay_class
         self.stats = Stats(settings.cluster_name, self._clock_ms, settings.delete_unused_stats,
                            detail=settings.detail_stats, delays=settings.delay_stats, falls=settings.fall_stats)  # fmt: skip
         self.master = MasterServices(self._make_master_services, self._task_failed)
@@ -324,6 +318,10 @@ class Broker:
                               self.filters)  # fmt: skip
 
     def _make_dledger(self, group: GroupMember, runtime: RuntimeContext, tls: TlsSettings | None) -> DLedger:
+        from saturnmq.broker.dledger import DLedger
+        from saturnmq.broker.dledger_sync import LeaderCopy
+        from saturnmq.broker.forwarding import Forwarding
+
         copy = LeaderCopy(group, self.registrar, self.topics, self.groups, self.offsets, self.master, self.settings.broker_name,
                           self._clock_ms, self._net, self._state_file, tls)  # fmt: skip
         return DLedger(
@@ -333,6 +331,8 @@ class Broker:
         )  # fmt: skip
 
     def _make_slave(self, dispatch: SlaveDispatch, tls: TlsSettings | None) -> Slave:
+        from saturnmq.broker.master_copy import MasterCopy
+
         copy = MasterCopy(
             self.settings.broker_name, self.store, self.registrar, self.topics, self.groups, self.offsets,
             self._state_file("delayOffset.json"), self._state_file("timer.json"), self._net, tls,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
@@ -16,9 +16,11 @@ from saturnmq.config.runtime import RuntimeSettings
 from saturnmq.config.settings import to_properties
 from saturnmq.filter.bloom import BloomFilter
 from saturnmq.net.tls import TlsSettings
-from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.server_admin import ServerConfiguration, set_log_level
 from saturnmq.store import MessageStore, StoreSettings
+
+if TYPE_CHECKING:
+    from saturnmq.replication.dledger.member import GroupMember
 
 _NEVER: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome")
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 from saturnmq.broker.dledger_sync import LeaderCopy
@@ -27,18 +26,18 @@ from saturnmq.broker.requests.table import FORWARDED, LEADER_ONLY, READER_ONLY, 
 from saturnmq.broker.services.delay import DelayService
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.registrar import Registrar
-from saturnmq.net import Connection, Later, Reply
+from saturnmq.broker.settings import BrokerSettings
+from saturnmq.net import Connection, Later, NetSettings, Reply, TlsSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.bodies import DelayOffsetTable, KVTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.messages import Code
-from saturnmq.raft.settings import broker_id
+from saturnmq.raft.settings import RaftSettings, broker_id
 from saturnmq.replication.dledger.member import GroupMember
-from saturnmq.store.files.mapped_file import numbered_files
+from saturnmq.store import StoreSettings
 from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,26 @@ RETRY_SECONDS: Final = (
 PULL_PAUSE_SECONDS: Final = 0.2  # delays the answer: the client pulls again immediately
 TRANSFER_SECONDS: Final = 1.0
 _READS: Final = READER_ONLY | SHOW_ENDS
+
+
+def group_member(
+    settings: BrokerSettings,
+    store: StoreSettings,
+    raft: RaftSettings,
+    net: NetSettings,
+    tls: TlsSettings | None,
+    clock_ms: Callable[[], int],
+) -> GroupMember:
+    """The member of a group that a broker with these settings is."""
+    return GroupMember(
+        store,
+        raft,
+        net,
+        tls=tls,
+        admin_addresses=settings.admin_addresses,
+        protected=settings.acl_enable,
+        clock_ms=clock_ms,
+    )
 
 
 class LedgerDelay(DelayService):
@@ -443,21 +462,3 @@ class DLedger:
 
 def _is_not_found(answer: Reply) -> bool:
     return isinstance(answer, Command) and answer.code == ResponseCode.QUERY_NOT_FOUND
-
-
-_UNREAD: Final = (
-    "set enableDLegerCommitLog=true, which alone reads it, or move the folder {folder} away if the messages may go"
-)
-
-
-def refuse_unread_ledger(root: Path, advice: str = _UNREAD) -> None:
-    """Refuse to start without DLedger on a store that holds a ledger; its messages would appear to be lost (DL-U07).
-
-    advice: what the operator is to do instead; `{folder}` is replaced. Raises ConfigError.
-    """
-    ledger_file = next(
-        (path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None
-    )
-    if ledger_file is not None:
-        text = advice.format(folder=ledger_file.parent.parent)
-        raise ConfigError(f"{ledger_file.parent} holds messages of a DLedger group: {text}")

@@ -9,9 +9,8 @@ Requirements: HA-01, HA-02, HA-19..HA-21, SW-02, ADM-08, ST-03.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from saturnmq.broker.master_copy import MasterCopy
 from saturnmq.broker.requests.table import LEADER_ONLY
 from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.settings import BrokerSettings
@@ -23,11 +22,13 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.replication.masterslave.acks import SlaveAcks
-from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 from saturnmq.replication.masterslave.master import HaMaster, SlaveConnection
 from saturnmq.replication.masterslave.settings import HaSettings
-from saturnmq.replication.masterslave.slave import HaSlave
 from saturnmq.store import MessageStore
+
+if TYPE_CHECKING:
+    from saturnmq.broker.master_copy import MasterCopy
+    from saturnmq.replication.masterslave.dispatch import SlaveDispatch
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ _NO_CHANGE: Final = "Can't modify topic or subscription group from slave broker,
 
 class Master:
     """The HA port of one master; with SYNC_MASTER, sends wait for a slave."""
+
+    in_group = False
+    damaged_entries = 0
 
     def __init__(
         self,
@@ -117,6 +121,8 @@ class Slave:
     def __init__(
         self, ha: HaSettings, dispatch: SlaveDispatch, copy: MasterCopy, registrar: Registrar, tls: TlsSettings | None
     ) -> None:
+        from saturnmq.replication.masterslave.slave import HaSlave  # a master runs without it
+
         self._ha = ha
         self._registrar = registrar
         self.copy = copy

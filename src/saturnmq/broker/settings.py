@@ -8,12 +8,19 @@ Requirements: DG-11.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from saturnmq.config.settings import LOG_LEVELS, key
 from saturnmq.config.unused import UnusedBrokerKeys
 from saturnmq.net.client import split_addresses
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.server_admin import LOOPBACK, addresses_problems
+from saturnmq.store.files.mapped_file import numbered_files
+
+_UNREAD: Final = (
+    "set enableDLegerCommitLog=true, which alone reads it, or move the folder {folder} away if the messages may go"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +169,16 @@ class BrokerSettings(UnusedBrokerKeys):
     def register_seconds(self) -> float:
         """Registration period in s: registerNameServerPeriod clamped to 10..60 s (NS-33)."""
         return min(max(self.register_period_ms, 10_000), 60_000) / 1000
+
+
+def refuse_unread_ledger(root: Path, advice: str = _UNREAD) -> None:
+    """Refuse to start without DLedger on a store that holds a ledger; its messages would appear to be lost (DL-U07).
+
+    advice: what the operator is to do instead; `{folder}` is replaced. Raises ConfigError.
+    """
+    ledger_file = next(
+        (path for folder in sorted(root.glob("dledger-*")) for path in numbered_files(folder / "data")), None
+    )
+    if ledger_file is not None:
+        text = advice.format(folder=ledger_file.parent.parent)
+        raise ConfigError(f"{ledger_file.parent} holds messages of a DLedger group: {text}")

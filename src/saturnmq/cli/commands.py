@@ -5,11 +5,12 @@ Requirements: CLI-01, CLI-05, CLI-06, CLI-08, CLI-10.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from saturnmq.cli.table import CliCommand, Parser, flag, option, parser_of, port_number, quantity, whole_number
-from saturnmq.protocol.signatures import SIGNATURES
+from saturnmq.protocol.codes import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
 
 DESCRIPTION: Final = "A message broker compatible with Apache RocketMQ 4.9.7, in Python."
@@ -562,6 +563,6 @@ COMMANDS: Final = (
 )  # fmt: skip
 
 
-def build_parser() -> Parser:
-    """Build the parser of the whole command line."""
-    return parser_of(DESCRIPTION, COMMANDS, COMMON, (VERSION,))
+def build_parser(argv: Sequence[str] | None = None) -> Parser:
+    """Build the parser of the command line; with argv, only of the commands that these words name."""
+    return parser_of(DESCRIPTION, COMMANDS, COMMON, (VERSION,), argv)

@@ -20,7 +20,7 @@ from saturnmq.cli.output import (
     fail,
     write,
 )
-from saturnmq.cli.runtime import implementation, version_facts
+from saturnmq.cli.runtime import implementation, uncollected, version_facts
 from saturnmq.cli.table import CliCommand
 from saturnmq.protocol.errors import SaturnError
 
@@ -77,7 +77,7 @@ def end_of_pipe() -> int:
 
 def run_command(argv: Sequence[str]) -> int:
     """Run a command of the table; return its exit code."""
-    parser = build_parser()
+    parser = build_parser(argv)
     args, unparsed = parser.parse_known_args(argv)
     command: CliCommand | None = getattr(args, "command", None)
     if unparsed and not (command is not None and command.delegates):
@@ -91,7 +91,9 @@ def run_command(argv: Sequence[str]) -> int:
             return EXIT_USAGE
         set_up_logging(debug=args.debug, quiet=args.quiet)
         implementation()
-        code: int = command.load()(args)
+        with uncollected():
+            function = command.load()
+        code: int = function(args)
         return code
     except BrokenPipeError:
         raise

@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import dataclasses
 import faulthandler
+import gc
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from saturnmq.cli.advertised import warn_of_address
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
-from saturnmq.cli.production import require_production
 from saturnmq.cli.reload import Reload
-from saturnmq.cli.runtime import implementation, loop_factory, loop_name
+from saturnmq.cli.runtime import implementation, loop_factory, loop_name, uncollected
 from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config, standalone_tls
 from saturnmq.descriptors import raise_descriptor_limit
 from saturnmq.namesrv import NameServer
@@ -30,7 +31,6 @@ from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.net.budget import AcceptErrors
 from saturnmq.protocol.frames.command import own_serialization
 from saturnmq.server_admin.collector import StagedCollector
-from saturnmq.server_admin.log_files import log_files
 from saturnmq.tasks import cancel
 
 if TYPE_CHECKING:  # a NameServer runs without the broker package
@@ -65,6 +65,7 @@ def warn_if_public(host: str, *, protected: bool = False) -> None:
 
 def run_namesrv(args: argparse.Namespace) -> int:
     """Run a NameServer."""
+    gc.freeze()  # as below
     classes = {"namesrv": NameServerSettings, "net": NetSettings, "tls": TlsSettings}
     configured = configure(classes, args, {})
     reload = Reload(classes, args, {}, configured)
@@ -74,6 +75,8 @@ def run_namesrv(args: argparse.Namespace) -> int:
         return print_config(configured, args.json)
     settings: NameServerSettings = configured.part("namesrv")
     if args.profile:
+        from saturnmq.cli.production import require_production
+
         require_production(configured, args.config)
     warn_if_public(settings.bind_address, protected=settings.namesrv_access == "signed")
 
@@ -106,6 +109,15 @@ async def wait_for_stop_or_failure(stop: asyncio.Event, broker: Broker) -> None:
             wait.cancel()
     if broker.failure is not None:
         raise broker.failure
+
+
+def log_files_in(directory: str) -> AbstractContextManager[None]:
+    """The log files of a server; none if no directory is configured."""
+    if not directory:
+        return contextlib.nullcontext()
+    from saturnmq.server_admin.log_files import log_files
+
+    return log_files(directory)
 
 
 def listed(ports: Mapping[str, str]) -> str:
@@ -152,13 +164,17 @@ async def started_before_stop(start: Coroutine[Any, Any, object], stop: asyncio.
 
 def run_broker(args: argparse.Namespace) -> int:
     """Run a broker."""
-    from saturnmq.broker import Broker
+    with uncollected():
+        from saturnmq.broker import Broker
+    gc.freeze()  # collections pass over what is imported
 
     configured = configure(broker_classes(), args, {})
     reload = Reload(broker_classes(), args, {}, configured)
     if args.print_config or args.print_important:
         return print_config(configured, args.json, important=args.print_important)
     if args.profile:
+        from saturnmq.cli.production import require_production
+
         require_production(configured, args.config)
     warn_if_public(configured.part("broker").bind_address, protected=configured.part("broker").acl_enable)
 
@@ -187,7 +203,7 @@ def run_broker(args: argparse.Namespace) -> int:
         finally:
             await broker.stop()
 
-    with log_files(configured.part("broker").log_directory):
+    with log_files_in(configured.part("broker").log_directory):
         return serve(main)
 
 
@@ -198,7 +214,9 @@ STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "tr
 
 def run_standalone(args: argparse.Namespace) -> int:
     """Run a NameServer and a broker in one process."""
-    from saturnmq.broker import Broker
+    with uncollected():
+        from saturnmq.broker import Broker
+    gc.freeze()  # collections pass over what is imported
 
     started = time.monotonic()
     configured = configure(broker_classes(), args, STANDALONE_PRESET)
@@ -255,7 +273,7 @@ def run_standalone(args: argparse.Namespace) -> int:
         finally:
             await server.stop()
 
-    with log_files(settings.log_directory):
+    with log_files_in(settings.log_directory):
         return serve(main)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from saturnmq.broker.dledger import refuse_unread_ledger
+from saturnmq.broker.settings import refuse_unread_ledger
 from saturnmq.cli.output import EXIT_DONE, EXIT_FAILED, EXIT_PROBLEMS, emit, show, warn, write
 from saturnmq.cli.settings import broker_classes, configure
 from saturnmq.protocol.errors import ConfigError

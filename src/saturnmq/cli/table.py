@@ -193,20 +193,36 @@ def sentence(text: str) -> str:
 
 
 def parser_of(
-    description: str, commands: Sequence[CliCommand], common: Sequence[Option], root_only: Sequence[Option]
+    description: str,
+    commands: Sequence[CliCommand],
+    common: Sequence[Option],
+    root_only: Sequence[Option],
+    argv: Sequence[str] | None = None,
 ) -> Parser:
     """Build the parser of a whole command line.
 
     The common options are accepted before and after every command name: the root has their defaults, and a command sets only those
     that it was given.
+
+    argv: the words to be parsed. The options of a command that they do not name are left out: those of all commands take longer to
+    build than a NameServer takes to start.
     """
     root = Parser(prog="saturnmq", description=description)
     add_options(root, (*root_only, *common))
-    groups: dict[str, Any] = {}
+    unnamed = Parser(add_help=False)  # in the list of commands only
+
+    def make(*, named: bool = True, **options: Any) -> Parser:
+        return Parser(**options) if named else unnamed
+
+    parser_class: Any = make
+    groups: dict[str, Any] = {"": root.add_subparsers(dest="verb", metavar="COMMAND", parser_class=parser_class)}
     for command in commands:
         parent, _, name = command.name.rpartition(" ")
         if parent not in groups:
-            groups[parent] = root.add_subparsers(dest="verb", metavar="COMMAND")
+            continue
+        if argv is not None and name not in argv:
+            groups[parent].add_parser(name, help=command.help, named=False)
+            continue
         parser: argparse.ArgumentParser = groups[parent].add_parser(
             name,
             help=command.help,
@@ -219,5 +235,7 @@ def parser_of(
         add_options(parser, common, default=argparse.SUPPRESS)
         add_options(parser, command.options)
         if any(subcommand.name.startswith(command.name + " ") for subcommand in commands):
-            groups[command.name] = parser.add_subparsers(dest="action", metavar="ACTION", required=not command.function)
+            groups[command.name] = parser.add_subparsers(
+                dest="action", metavar="ACTION", required=not command.function, parser_class=parser_class
+            )
     return root

@@ -12,9 +12,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple
 
-from saturnmq.config.settings import MASK, keys_of, parse_value, to_properties
+from saturnmq.config.settings import MASK, keys_of, parse_value, to_properties, type_of
 from saturnmq.protocol.errors import ConfigError
 
 _LINE: Final = re.compile(r"[^\n]*\n?")
@@ -117,7 +117,7 @@ class RuntimeSettings:
             try:
                 if not text and name in self._required:
                     raise ValueError("cannot become empty while the server runs")
-                value = parse_value(text, get_type_hints(type(owner))[attribute], meta)
+                value = parse_value(text, type_of(type(owner), attribute), meta)
             except ValueError as error:
                 problems.append(f"{name}={text[:SHOWN_CHARACTERS]!r}: {error}")
                 continue

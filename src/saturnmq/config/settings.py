@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 from saturnmq.protocol.errors import ConfigError
@@ -139,7 +142,6 @@ def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
     Raises ConfigError with all problems at once, each with key, value, origin and allowed range.
     """
     keys = keys_of(cls)
-    hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     unknown_keys: dict[str, str] = {}
@@ -151,7 +153,7 @@ def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
                 continue
             attribute, meta = keys[name]
             try:
-                values[attribute] = parse_value(text, hints[attribute], meta)
+                values[attribute] = parse_value(text, type_of(cls, attribute), meta)
                 origins[name] = origin
                 problems.pop(name, None)
             except ValueError as error:
@@ -165,6 +167,15 @@ def load(cls: type[T], *sources: tuple[str, Mapping[str, str]]) -> Loaded[T]:
         if not problem_texts:
             return Loaded(settings, origins, unknown_keys)
     raise ConfigError(problem_texts)
+
+
+def type_of(cls: type, attribute: str) -> Any:
+    """The type of one field; `get_type_hints` would evaluate the annotations of all, and a broker has 300 keys."""
+    for base in cls.__mro__:
+        if annotation := inspect.get_annotations(base).get(attribute):
+            alone = SimpleNamespace(__annotations__={attribute: annotation})
+            return get_type_hints(alone, vars(sys.modules[base.__module__]))[attribute]
+    raise AttributeError(f"{cls.__name__} has no field {attribute}")
 
 
 def parse_value(text: str, value_type: Any, meta: Key) -> Any:

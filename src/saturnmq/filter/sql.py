@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from saturnmq.filter.errors import FilterError, Mistake, PropertyError, shown
-from saturnmq.filter.evaluate import Condition, condition_of, names_in
-from saturnmq.filter.parser import parse
 from saturnmq.filter.predicates import ByRecord
 from saturnmq.protocol.message import decode_properties
+
+if TYPE_CHECKING:
+    from saturnmq.filter.evaluate import Condition
 
 SQL92: Final = "SQL92"
 TEXT_BYTES_MAX: Final = 32 * 1024  # LIM-12
@@ -73,6 +74,9 @@ def compile_sql(text: str | None, *, strict: bool = False) -> SqlMatcher:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _compiled(text: str) -> SqlMatcher | FilterError:
+    from saturnmq.filter.evaluate import condition_of, names_in  # with the parser, not needed for tags
+    from saturnmq.filter.parser import parse
+
     try:
         if not text:
             raise Mistake("the expression is empty", 0)

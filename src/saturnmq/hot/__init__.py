@@ -12,7 +12,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +20,11 @@ from typing import Final
 PURE: Final = "SATURNMQ_PURE"
 
 
-class _Sources(MetaPathFinder):
-    """Finds the sources of this package's modules, though compiled files lie beside them."""
+class _Sources:
+    """Finds the sources of this package's modules, though compiled files lie beside them.
+
+    It has no base class: importlib.abc imports zipfile, tempfile and lzma.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from saturnmq.acl.addresses import parse_list
-from saturnmq.acl.files import home_folder
-from saturnmq.acl.plain import RELOAD_SECONDS, PlainValidator
-from saturnmq.acl.rules import Access, AccessDenied, RequiredRights
+from saturnmq.acl.rules import RELOAD_SECONDS, Access, AccessDenied, RequiredRights
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.codes import RequestCode
@@ -34,6 +32,9 @@ class NameServerAccounts:
     """The accounts of one NameServer."""
 
     def __init__(self, settings: NameServerSettings, clock_ms: Callable[[], int]) -> None:
+        from saturnmq.acl.files import home_folder  # a server without accounts runs without these and without yaml
+        from saturnmq.acl.plain import PlainValidator
+
         self._validator = PlainValidator(
             home_folder(settings.rocketmq_home, Path(settings.kv_config_path).parent),
             settings.acl_file,

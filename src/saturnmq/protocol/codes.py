@@ -9,6 +9,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
 VERSION: Final = 407  # ordinal of release 4.9.7 (REM-31)
+SIGNATURES: Final = ("v1", "v2")  # versions of the signature of requests, values of settings
 VERSION_DESC: Final = "V4_9_7"  # name of that release in Java's MQVersion
 VERSION_REGISTER_BODY: Final = 37  # from this version on, REGISTER_BROKER carries RegisterBrokerBody (NS-13)
 VERSION_OFFSET_PUSH: Final = 28  # 3.0.7: from this version on, clients take the offsets of 220 and answer 221

@@ -26,6 +26,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from saturnmq.protocol.codes import SIGNATURES as SIGNATURES
 from saturnmq.protocol.frames.command import Command
 
 ACCESS_KEY: Final = "AccessKey"
@@ -35,7 +36,6 @@ SIGNATURE_VERSION: Final = "SignatureVersion"
 SIGNATURE_TIME: Final = "SignatureTime"
 SIGNATURE_NONCE: Final = "SignatureNonce"
 VERSION_2: Final = "2"
-SIGNATURES: Final = ("v1", "v2")  # values of settings
 WINDOW_MS: Final = 300_000  # largest difference between SignatureTime and the clock of the server
 
 # Java's client adds this field to a signed request; 4.9.7 leaves it out of the data of version 1.

@@ -12,16 +12,18 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from saturnmq.acl.addresses import parse_list
 from saturnmq.config.settings import key
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.raft.cluster_secret import SECRET_BYTES_MIN
-from saturnmq.raft.core.settings import CoreSettings
-from saturnmq.raft.ledger.layout import INDEX_FILE_UNITS
+from saturnmq.raft.ledger import INDEX_FILE_UNITS
 from saturnmq.store.settings import PATH_SPLITTER, split_folders
+
+if TYPE_CHECKING:
+    from saturnmq.raft.core.settings import CoreSettings
 
 _SELF_ID: Final = re.compile(r"[a-zA-Z]\d+")
 
@@ -208,6 +210,8 @@ class RaftSettings:
         return self.profile is RaftProfile.AUTO and self.core(1, sync_before_ack=True).fast is None
 
     def _of(self, profile: RaftProfile, file_bytes: int, sync_before_ack: bool) -> CoreSettings:
+        from saturnmq.raft.core.settings import CoreSettings  # a broker without DLedger needs none
+
         heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[profile]
         return CoreSettings(
             heartbeat_interval_ms=self.heartbeat_interval_ms or heartbeat_ms,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from saturnmq.broker.metrics.apache import ApacheFamilies
-from saturnmq.broker.metrics.own import OwnFamilies
 from saturnmq.broker.metrics.running_info import FIRST_SECONDS, PERIOD_SECONDS, ClientRates
 from saturnmq.broker.metrics.sources import ScrapeProgress, Sources
 from saturnmq.metrics import Registry
@@ -19,11 +19,16 @@ from saturnmq.net.endpoint_metrics import durations
 from saturnmq.net.metrics_port import MetricsPort
 from saturnmq.tasks import OnFailure, cancel, supervised
 
+if TYPE_CHECKING:
+    from saturnmq.broker.metrics.apache import ApacheFamilies
+
 log = logging.getLogger(__name__)
 
 
 class BrokerMetrics:
     """All families, and the port that serves them if metricsPort is set. Without it nothing is timed by request code.
+
+    The families are made by the first scrape: most brokers have no metrics port.
 
     ports: the listeners by name. codes: request codes with durations of their own.
     """
@@ -31,20 +36,28 @@ class BrokerMetrics:
     def __init__(
         self, sources: Sources, ports: Mapping[str, Endpoint], codes: Iterable[int], on_failure: OnFailure
     ) -> None:
-        settings = self._settings = sources.settings
+        self._sources, self._ports = sources, ports
+        self._settings = sources.settings
         self._on_failure = on_failure
         self._polling: asyncio.Task[None] | None = None
         self.request_seconds = durations(codes)
-        self.registry = Registry({"cluster": settings.cluster_name, "broker": settings.broker_name})
         self.clients = ClientRates(sources.clients, sources.topics)
         self._progress = ScrapeProgress(sources)
-        OwnFamilies(self.registry, sources, self._progress, ports, self.request_seconds)
-        accumulation = settings.metrics_accumulation
-        self._apache = ApacheFamilies(self.registry, sources, self._progress, self.clients, accumulation=accumulation)
         self.port = MetricsPort(self.pieces, sources.rejections)
         if self.enabled:
             for port in ports.values():
                 port.request_seconds = self.request_seconds
+
+    @cached_property
+    def _families(self) -> tuple[Registry, ApacheFamilies]:
+        from saturnmq.broker.metrics.apache import ApacheFamilies
+        from saturnmq.broker.metrics.own import OwnFamilies
+
+        sources, settings = self._sources, self._settings
+        registry = Registry({"cluster": settings.cluster_name, "broker": settings.broker_name})
+        OwnFamilies(registry, sources, self._progress, self._ports, self.request_seconds)
+        accumulation = settings.metrics_accumulation
+        return registry, ApacheFamilies(registry, sources, self._progress, self.clients, accumulation=accumulation)
 
     @property
     def enabled(self) -> bool:
@@ -58,9 +71,10 @@ class BrokerMetrics:
 
     def pieces(self) -> Iterator[bytes]:
         """The text of one scrape, in pieces."""
+        registry, apache = self._families
         self._progress.begin()
-        self._apache.begin()
-        return self.registry.pieces()
+        apache.begin()
+        return registry.pieces()
 
     async def start(self) -> None:
         """Open the port, if one is set. Raises StartError."""

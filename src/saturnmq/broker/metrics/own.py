@@ -13,7 +13,6 @@ from saturnmq.broker.metrics.sources import ScrapeProgress, Sources
 from saturnmq.metrics import COUNTER, GAUGE, Registry, Rows
 from saturnmq.net.endpoint import Endpoint
 from saturnmq.net.endpoint_metrics import Durations, register
-from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.store.files.capacity import space
 
 CONFLICTS_MAX: Final = 50  # pairs of clients in a scrape
@@ -157,7 +156,7 @@ class OwnFamilies:
 
         text = "Bytes that a slave or follower is behind this broker."
         registry.family(GAUGE, "saturnmq_replica_behind_bytes", text, ("address",), behind)
-        if not isinstance(replicas, GroupMember):
+        if not replicas.in_group:
             return
         for attribute, text in (
             ("term", "Term of the group."),

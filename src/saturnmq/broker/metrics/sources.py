@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from saturnmq.broker.requests.context import RuntimeContext
 from saturnmq.broker.services.admission import Admission
@@ -20,10 +20,11 @@ from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.raft.member_status import MemberStatus
-from saturnmq.replication.dledger.member import GroupMember
 from saturnmq.statistics import LAST_MINUTE, NOTHING, WindowSum
 from saturnmq.store import MessageStore
+
+if TYPE_CHECKING:  # a broker without DLedger runs without the raft package
+    from saturnmq.raft.member_status import MemberStatus
 
 STEP: Final = 64  # queues or pairs that are added up in one step
 LATENCY_READS_MAX: Final = 2000  # records whose store time one scrape reads
@@ -32,8 +33,12 @@ LATENCY_READS_MAX: Final = 2000  # records whose store time one scrape reads
 class Replication(Protocol):
     """A master with slaves, or a member of a group."""
 
+    in_group: bool
+
     @property
     def replication_seconds(self) -> Histogram: ...
+    @property
+    def damaged_entries(self) -> int: ...
     def behind(self) -> list[tuple[str, int]]: ...
     def status(self) -> MemberStatus | None: ...
 
@@ -61,8 +66,7 @@ class Sources:
 
     def damaged_records(self) -> int:
         """Damaged records of the log, and of a member's ledger, that the scrub has found."""
-        member = self.replicas.log.member if isinstance(self.replicas, GroupMember) else None
-        return self.store.scrub.damaged + (member.damaged_entries if member is not None else 0)
+        return self.store.scrub.damaged + (self.replicas.damaged_entries if self.replicas is not None else 0)
 
     @property
     def stats(self) -> Stats:

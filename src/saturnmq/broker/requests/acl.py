@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import TYPE_CHECKING
 
-from saturnmq.acl.plain import PlainValidator
 from saturnmq.broker.requests.context import AclContext
 from saturnmq.net import Connection
 from saturnmq.protocol.bodies import PlainAccessConfig
@@ -17,6 +17,9 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
+
+if TYPE_CHECKING:
+    from saturnmq.acl.plain import PlainValidator
 
 log = logging.getLogger(__name__)
 

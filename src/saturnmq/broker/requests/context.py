@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
-from saturnmq.acl.plain import PlainValidator
 from saturnmq.broker.requests.send_answer import SendAnswers
 from saturnmq.broker.services.long_polling import LongPolling
 from saturnmq.broker.services.master_services import MasterServices
@@ -31,6 +31,9 @@ from saturnmq.net.rejections import Rejections
 from saturnmq.server_admin import ServerConfiguration
 from saturnmq.slices import Background, Slices
 from saturnmq.store import MessageStore
+
+if TYPE_CHECKING:
+    from saturnmq.acl.plain import PlainValidator
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
 from saturnmq.broker.services.statistics import Stats
@@ -33,7 +32,6 @@ MOMENT_MINUTES: Final = 5
 _RESPONSE_TIMES: Final = frozenset({"GROUP_GET_LATENCY"})  # printed with their mean, without a rate
 _WINDOW_NAMES: Final = {LAST_MINUTE: "Minute", LAST_HOUR: "Hour", LAST_DAY: "Day"}
 _STEP: Final = 32  # lines between two yields, less than 1 ms
-_CENT: Final = Decimal("0.01")
 
 
 def two_places(value: float) -> str:
@@ -42,7 +40,9 @@ def two_places(value: float) -> str:
     >>> two_places(0.125), f"{0.125:.2f}"
     ('0.13', '0.12')
     """
-    return str(Decimal(repr(value)).quantize(_CENT, ROUND_HALF_UP))
+    from decimal import ROUND_HALF_UP, Decimal  # takes a hundredth of the start of a broker
+
+    return str(Decimal(repr(value)).quantize(Decimal("0.01"), ROUND_HALF_UP))
 
 
 def details(name: str, window_sum: WindowSum) -> str:

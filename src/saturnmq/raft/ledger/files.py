@@ -26,9 +26,9 @@ from saturnmq.metrics import Histogram
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
+from saturnmq.raft.ledger import INDEX_FILE_UNITS
 from saturnmq.raft.ledger.layout import (
     BLANK,
-    INDEX_FILE_UNITS,
     INDEX_UNIT,
     INDEX_UNIT_BYTES,
     EntryHeader,

@@ -39,7 +39,6 @@ INDEX_UNIT: Final = struct.Struct(">iqiqq")
 BLANK: Final = struct.Struct(">ii")
 BLANK_MAGIC: Final = -1
 INDEX_UNIT_BYTES: Final = 32
-INDEX_FILE_UNITS: Final = 5 * 1024 * 1024
 assert HEADER.size == ENTRY_HEADER_BYTES
 assert INDEX_UNIT.size == INDEX_UNIT_BYTES
 

@@ -54,6 +54,8 @@ class GroupMember(Listener):
     on_role: called after a role change. has_queue(topic, queue_id): whether the broker's topics have this queue.
     """
 
+    in_group = True
+
     def __init__(
         self,
         settings: StoreSettings,
@@ -147,6 +149,11 @@ class GroupMember(Listener):
     def member(self) -> RaftMember | None:
         """The Raft member; None before the store is opened."""
         return self.log.member
+
+    @property
+    def damaged_entries(self) -> int:
+        """Damaged entries that the scrub of the ledger has found."""
+        return self.log.member.damaged_entries if self.log.member is not None else 0
 
     @property
     def replication_seconds(self) -> Histogram:
