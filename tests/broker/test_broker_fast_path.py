@@ -469,7 +469,7 @@ def test_failed_put_on_fast_path_equals_reference(pair: BrokerPair) -> None:
 
 
 @pytest.mark.spec("SND-02", "REM-14", "ST-04")
-@pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order"])
+@pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order", "rejected"])
 async def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with wire() as w:
         host, port = w.server.broker_address.split(":")
@@ -494,6 +494,9 @@ async def test_fast_path_checks_state_changed_after_template(state: str, monkeyp
                 broker.in_flight.sends = broker.settings.send_queue_max
             elif state == "busy":
                 monkeypatch.setattr(type(broker.store), "busy", property(lambda self: True))
+            elif state == "rejected":
+                broker.admission.rejected = frozenset({RequestCode.SEND_MESSAGE_V2})
+                broker._reject(broker.admission.rejected)
             elif state == "stopped":
                 broker.store.failure = reference.StoreError("the disk failed")
             elif state == "narrow":
@@ -502,8 +505,9 @@ async def test_fast_path_checks_state_changed_after_template(state: str, monkeyp
                 broker.topics.table["T"].order = True
                 monkeypatch.setattr(type(broker.settings), "broker_permission", property(lambda self: 4), raising=False)
             answer = await send(9)
-            assert answer.code == {"many": 2, "busy": 2, "stopped": 14, "order": 16}.get(state, 1)
-            assert answer.opaque == 9 and answer.ext["MSG_REGION"] == "DefaultRegion"
+            assert answer.code == {"many": 2, "busy": 2, "rejected": 2, "stopped": 14, "order": 16}.get(state, 1)
+            assert answer.opaque == 9
+            assert state == "rejected" or answer.ext["MSG_REGION"] == "DefaultRegion"
         finally:
             broker.in_flight.sends = 0
             monkeypatch.undo()

@@ -181,12 +181,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.active = True
         self.reads += 1
-        received = len(data)
-        if self._all_plain and received < BULK_BYTES:
+        received, reads = len(data), self._owner.plain_reads
+        if self._all_plain and reads is not None and received < BULK_BYTES:
             self._all_plain = False
             self.held = data
             self.limits.undecoded = True
-            self._owner.plain_reads.add(self)  # type: ignore[union-attr]  # as for the last read
+            reads.add(self)
             return
         if self._detecting and not self._accepts(data):
             return
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             data = self._decrypt(data)
             if not data:
                 return
-        queue, limits, reads = self._owner.fair_queue, self.limits, self._owner.plain_reads
+        queue, limits = self._owner.fair_queue, self.limits
         if limits.undecoded:
             self.held += data
             if len(self.held) >= BULK_BYTES:
