@@ -22,7 +22,7 @@ SLAVE = {
     "saturnmq.replication.masterslave.dispatch",
     "saturnmq.replication.masterslave.slave",
 }
-BROKER = {"saturnmq.broker", "saturnmq.filter", "saturnmq.raft", "saturnmq.replication", "saturnmq.store.store"}
+BROKER = {"saturnmq.broker", "saturnmq.filter", "saturnmq.raft", "saturnmq.replication"}
 
 
 def imported(*args: str) -> set[str]:
@@ -43,7 +43,7 @@ def test_broker_alone_imports_neither_raft_nor_slave_nor_accounts(command: str, 
     assert modules & (HEAVY | LEDGER | SLAVE) == set()
 
 
-def test_name_server_imports_neither_broker_nor_message_store(tmp_path: Path) -> None:
+def test_name_server_imports_neither_broker_nor_raft(tmp_path: Path) -> None:
     modules = imported("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path / 'kvConfig.json'}")
     assert "saturnmq.namesrv.server" in modules
     assert modules & (HEAVY | LEDGER | SLAVE | BROKER) == set()
