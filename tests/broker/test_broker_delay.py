@@ -21,6 +21,7 @@ from saturnmq.protocol.errors import ConfigError, ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_properties, java_hash
 from saturnmq.store import FlushDiskType, MessageStore, PutResult, PutStatus, StateFile, StoreProfile, StoreSettings
 from saturnmq.store.delay import due_ms
+from waiting import until
 
 MAX = 18
 
@@ -509,13 +510,13 @@ async def test_delay_progress_is_written_after_delivered_messages(
         assert flushed_then and flushed_then[0] >= end
         await b.service.save()
         assert len(flushed_then) == 1  # nothing changed, nothing written
-        b.add(1, b"b")
-        b.clock.ms += 1000
-        b.service.deliver_due()
-
-        began = asyncio.get_running_loop().time()
+        await until(lambda: b.store.log.flusher._running is None)  # it would go on with what is added now
         with monkeypatch.context() as patch:
             patch.setattr(b.store.log.flusher, "start", lambda: None)  # a disk that does not finish
+            b.add(1, b"b")
+            b.clock.ms += 1000
+            b.service.deliver_due()
+            began = asyncio.get_running_loop().time()
             await b.service.save()
         assert len(flushed_then) == 1 and round(asyncio.get_running_loop().time() - began) == 5
         await b.service.save()
