@@ -1,4 +1,5 @@
 cimport cython
+from saturnmq.hot.numbers cimport put32
 
 cdef Py_ssize_t _ID_DIGITS
 cdef bytes _HEX

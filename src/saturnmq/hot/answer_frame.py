@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from saturnmq.hot.numbers import put32
+
 _ID_DIGITS = 16
 _HEX = b"0123456789ABCDEF"
 
@@ -28,11 +30,7 @@ class AnswerFrame:
         """The response for these values, empty if they need another number of digits."""
         frame = self._frame
         if self._opaque_digits == 0:
-            at = self._opaque_at
-            frame[at] = opaque >> 24 & 0xFF
-            frame[at + 1] = opaque >> 16 & 0xFF
-            frame[at + 2] = opaque >> 8 & 0xFF
-            frame[at + 3] = opaque & 0xFF
+            put32(frame, self._opaque_at, opaque)
         elif not _put_digits(frame, self._opaque_at, self._opaque_digits, opaque):
             return b""
         if not _put_digits(frame, self._offset_at, self._offset_digits, queue_offset):

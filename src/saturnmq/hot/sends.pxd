@@ -24,7 +24,7 @@ cdef class Sends:
     cdef bytearray _head, _length
     cdef dict _codes, _topics
     cdef list _records, _sums
-    cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms, _frame_end
+    cdef Py_ssize_t _file_start, _file_end, _end, _durable, _store_ms
     cdef Py_ssize_t _wait_at, _wait_end
     cdef bint _has_cluster, _has_sums, _indexed, _is_open, _is_soon, _is_full
     cdef dict _taken
@@ -36,7 +36,7 @@ cdef class Sends:
     @cython.locals(head=bytearray)
     cdef bint _begin(self) except -1
 
-    @cython.locals(end=Py_ssize_t, length=Py_ssize_t, serialization=Py_ssize_t, header_bytes=Py_ssize_t, header_at=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, first=Py_ssize_t)
+    @cython.locals(serialization=Py_ssize_t, body_at=Py_ssize_t, frame_end=Py_ssize_t, body_bytes=Py_ssize_t, size=Py_ssize_t, header=SendHeader, batch=QueueBatch, properties=bytes, first=Py_ssize_t)
     cdef bint _take(self, bytes data, Py_ssize_t at, object reader, list answers) except -1
 
     @cython.locals(header=SendHeader, frame=AnswerFrame, answer=bytes, offset=Py_ssize_t, physical=Py_ssize_t)

@@ -123,7 +123,7 @@ class Sends:
         self._space: Any = None
         self._answers: Any = None
         self._stating: Any = None
-        self._file_start = self._file_end = self._end = self._durable = self._store_ms = self._frame_end = 0
+        self._file_start = self._file_end = self._end = self._durable = self._store_ms = 0
         self._body_bytes_max = 0
         self._indexed = self._has_sums = self._is_open = self._is_soon = self._is_full = False
         self._taken: dict[int, int] = {}  # sends by request code
@@ -144,7 +144,7 @@ class Sends:
         out = reader.out
         self._is_full = False
         while not self._is_full and self._take(data, at, reader, out):
-            at = self._frame_end
+            at = self._header.frame_end
             count += 1
             if count % _CLOCK_FRAMES == 0 and monotonic() > until:
                 break
@@ -152,17 +152,16 @@ class Sends:
 
     def _begin(self) -> bool:
         """Look up what all sends until `finish` share; whether the broker takes plain sends now."""
-        context = self._context
+        context, store = self._context, self._store
         settings = context.settings
         if (
             not self._serves()
             or settings.accept_send_from_ms
             or context.in_flight.sends >= settings.send_queue_max
             or context.topics.writer.dirty
-            or self._store.busy
+            or store.busy
         ):
             return False
-        store = self._store
         self._is_soon = not store.acknowledges_at_once
         self._durable = store.flushed_offset
         self._body_bytes_max = store.settings.message_bytes_max
@@ -177,9 +176,9 @@ class Sends:
         if space is None:
             return False
         self._space, self._file_start, self._file_end, self._end = space
-        self._has_sums = self._store.log.sums is not None
-        self._store_ms = self._store.next_store_ms()
-        self._indexed = self._store.index_queue is not None
+        self._has_sums = store.log.sums is not None
+        self._store_ms = store.next_store_ms()
+        self._indexed = store.index_queue is not None
         head = self._head
         put64(head, _AT_STORE_MS, self._store_ms)
         if context.identity.store_host is not self._store_host:
@@ -190,25 +189,15 @@ class Sends:
 
     def _take(self, data: bytes, at: int, reader: Any, answers: list[bytes]) -> bool:
         """Take the frame at data[at]; False, without effect, if it is no plain send or not complete."""
-        end = len(data)
-        if end - at < _PREFIX_BYTES:
-            return False
-        length = int32(data, at)
-        serialization = data[at + 4]
-        header_bytes = int32(data, at + 4) & 0xFFFFFF
-        header_at = at + _PREFIX_BYTES
-        body_at = header_at + header_bytes
-        frame_end = at + 4 + length
-        if (
-            length > self._length_max
-            or serialization > 1
-            or header_bytes > self._header_bytes_max
-            or body_at >= frame_end
-            or frame_end > end
-        ):
-            return False
         header = self._header
-        if not header.read(data, header_at, body_at, serialization) or header.sys_flag & _TRANSACTION:
+        if not header.find(data, at, self._length_max, self._header_bytes_max):
+            return False
+        body_at, frame_end, serialization = header.body_at, header.frame_end, header.serialization
+        if (
+            body_at == frame_end
+            or not header.read(data, at + _PREFIX_BYTES, body_at, serialization)
+            or header.sys_flag & _TRANSACTION
+        ):
             return False
         batch = self._batch_of(data[header.topic_at : header.topic_end], header.queue_id)
         if batch is None:
@@ -231,7 +220,6 @@ class Sends:
             self._is_full = not self._put_soon(
                 reader, header, _SERIALIZATIONS[serialization], batch.topic, body, properties, encoder
             )
-            self._frame_end = frame_end
             return True
         first = len(batch.units)
         if header.is_batch:
@@ -245,7 +233,6 @@ class Sends:
         batch.requests += 1
         if header.flag != _ONEWAY:
             answers.append(self._answer(encoder, serialization, batch, first))
-        self._frame_end = frame_end
         self._taken[header.code] = self._taken.get(header.code, 0) + 1
         return True
 

@@ -184,9 +184,7 @@ class Connection(asyncio.Protocol):
         received, reads = len(data), self._owner.plain_reads
         if self._all_plain and reads is not None and received < BULK_BYTES:
             self._all_plain = False
-            self.held = data
-            self.limits.undecoded = True
-            reads.add(self)
+            reads.add(self, data)
             return
         if self._detecting and not self._accepts(data):
             return
@@ -207,9 +205,7 @@ class Connection(asyncio.Protocol):
         ):
             self._hold(data)
         elif reads is not None and received < BULK_BYTES and limits.may_handle and not self._decoder.pending_bytes:
-            self.held = data
-            limits.undecoded = True
-            reads.add(self)
+            reads.add(self, data)
         else:
             self._read(data)
             if received >= BULK_BYTES:

@@ -11,14 +11,11 @@ The limits of `fairness.py` hold: a connection takes a quantum, and a network th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
-from saturnmq.metrics import Histogram
-from saturnmq.net.fairness import FairQueue
-from saturnmq.net.limits import RequestMemory
-from saturnmq.net.requests import OTHER_CODES
+from saturnmq.net.limits import Limits
+from saturnmq.net.requests import OTHER_CODES, RequestOwner
 
 
 class PlainSends(Protocol):
@@ -28,26 +25,13 @@ class PlainSends(Protocol):
     def finish(self) -> dict[int, int]: ...
 
 
-class PlainOwner(Protocol):
-    """What is used of an endpoint."""
-
-    stopping: bool
-
-    @property
-    def hooks(self) -> Sequence[object]: ...
-    @property
-    def request_memory(self) -> RequestMemory: ...
-    @property
-    def fair_queue(self) -> FairQueue: ...
-    @property
-    def request_seconds(self) -> dict[int, Histogram] | None: ...
-
-
 class PlainReader(Protocol):
     """What is used of a connection."""
 
     remote_address: str
     network: str
+    limits: Limits
+    held: bytes
     out: list[bytes]
 
     @property
@@ -62,13 +46,14 @@ class PlainReads:
 
     __slots__ = ("_owner", "_waiting", "sends")
 
-    def __init__(self, owner: PlainOwner, sends: PlainSends) -> None:
+    def __init__(self, owner: RequestOwner, sends: PlainSends) -> None:
         self._owner = owner
         self.sends = sends
         self._waiting: list[PlainReader] = []
 
-    def add(self, reader: PlainReader) -> None:
-        """Handle what the reader holds at the end of this iteration."""
+    def add(self, reader: PlainReader, data: bytes) -> None:
+        """Let the reader hold what it has read, and handle that at the end of this iteration."""
+        reader.held, reader.limits.undecoded = data, True
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._handle)
         self._waiting.append(reader)

@@ -54,10 +54,10 @@ def _extents_of(units: bytes, recent: int, bytes_max: int) -> list[tuple[Physica
 
     Records that lie close together are one range: a look at the page cache takes longer than reading a small gap.
     """
-    extents: list[tuple[PhysicalOffset, int]] = []
-    begin = end = total = 0
     if COMPILED is not None:
         return COMPILED.extents(units, recent, bytes_max, _GAP_BYTES)  # type: ignore[no-any-return]
+    extents: list[tuple[PhysicalOffset, int]] = []
+    begin = end = total = 0
     for physical, size, _ in UNIT.iter_unpack(units):
         if physical < 0 or size < 0:
             continue
