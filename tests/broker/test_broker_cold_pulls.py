@@ -28,7 +28,7 @@ async def test_slow_disk_read_of_one_pull_delays_no_other_client(monkeypatch: py
         assert (await w.heartbeat("G", "T")).code == 0
         for n in range(20):
             assert (await w.send(body=b"%d" % n)).code == 0
-        disk.is_cached, disk.warm = lambda fd, at, size_bytes: False, warm
+        disk.is_resident, disk.warm = lambda mapping, at, size_bytes: False, warm
         slow = [asyncio.ensure_future(w.pull(offset=offset)) for offset in (0, 5)]
         await until(lambda: len(reads) == 2)
         for n in range(50):

@@ -268,7 +268,7 @@ async def test_old_records_are_read_by_a_thread(tmp_path: Path, monkeypatch: pyt
         port.put(1200)
         monkeypatch.setattr("saturnmq.replication.masterslave.master.RECENT_BYTES", 0)
         cold: list[int] = []
-        monkeypatch.setattr(port.store.disk, "is_cached", lambda fd, at, size: bool(cold.append(at)))
+        monkeypatch.setattr(port.store.disk, "is_resident", lambda mapping, at, size: bool(cold.append(at)))
         slave = await port.slave()
         slave.report(1)
         assert await slave.data(port.store.log.end - 1) == log_bytes(port.store, 1)

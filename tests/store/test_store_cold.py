@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import signal
 import subprocess
@@ -94,7 +95,10 @@ class SlowDisk(Disk):
         self.cached = False
         self.reads: list[tuple[int, int]] = []
 
-    def is_cached(self, fd: int, at: int, size_bytes: int) -> bool:
+    def read_cached(self, fd: int, at: int, size_bytes: int) -> bytes | None:
+        return super().read_cached(fd, at, size_bytes) if self.cached else None
+
+    def is_resident(self, mapping: mmap.mmap, at: int, size_bytes: int) -> bool:
         return self.cached
 
     def warm(self, fd: int, at: int, size_bytes: int) -> None:
@@ -153,22 +157,34 @@ def test_page_cache_is_asked() -> None:
         path = Path(file.name)
         path.write_bytes(os.urandom(1 << 20))
         fd = disk.open(path)
+        mapping = disk.map(fd, 1 << 20)
         try:
-            assert disk.is_cached(fd, 0, 1 << 20) and disk.is_cached(fd, 1 << 20, 10), "written just now; after the end"
+            content = path.read_bytes()
+            middle, last = 64 * mmap.PAGESIZE, (1 << 20) - mmap.PAGESIZE
+            assert disk.read_cached(fd, 0, 1 << 20) == content and disk.read_cached(fd, 1 << 20, 10) == b""
+            assert disk.is_resident(mapping, 0, 1 << 20) and disk.is_resident(mapping, 1 << 20, 10)
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             try:
-                os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+                os.preadv(fd, [bytearray(1)], last, os.RWF_NOWAIT)  # the system reads ahead from there
             except BlockingIOError:
                 pass
             except OSError:
                 pytest.skip("this file system does not report what the page cache holds")
             else:
                 pytest.skip("this file system has no page cache that can be dropped")
-            assert not disk.is_cached(fd, 0, 1 << 20)
+            assert not disk.is_resident(mapping, 0, last) and not disk.is_resident(mapping, 10, 1), "one byte of a page"
+            assert disk.read_cached(fd, middle, 4096) is None
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            disk.warm(fd, middle, mmap.PAGESIZE)
+            assert disk.is_resident(mapping, middle + 10, mmap.PAGESIZE - 10)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            disk.warm(fd, 0, middle)
+            assert disk.is_resident(mapping, 0, middle), "every page but the last ones"
             disk.warm(fd, 0, 1 << 20)
-            assert disk.is_cached(fd, 0, 1 << 20)
+            assert disk.read_cached(fd, 0, 2 << 20) == content and disk.is_resident(mapping, 5, (1 << 20) - 5)
         finally:
+            mapping.close()
             disk.close(fd)
 
 

@@ -248,22 +248,22 @@ def test_first_unit_that_points_to_no_record_is_dropped(tmp_path: Path, unit: tu
     cache.close()
 
 
-class RecordingCache(FileCache):
-    """Keeps what was asked about the page cache."""
-
-    def is_cached(self, path: Path, offset: int, size_bytes: int) -> bool:
-        self.asked = (path.name, offset, size_bytes)
-        return super().is_cached(path, offset, size_bytes)
-
-
-def test_page_cache_is_asked_about_the_bytes_of_the_units(tmp_path: Path) -> None:
+def test_units_are_read_only_if_they_are_in_the_page_cache(tmp_path: Path) -> None:
     queue_of(tmp_path / "q", 25)[1].close()
-    cache = RecordingCache(Disk())
-    queue = ConsumeQueue(tmp_path / "q", CQ, cache)
-    queue.load(linear=False)
-    assert queue.is_cached(13, 4), "it was just written"
-    assert cache.asked == (file_name(CQ), 3 * UNIT_BYTES, 4 * UNIT_BYTES)
-    cache.close()
+    asked: list[tuple[int, int]] = []
+
+    class ColdDisk(Disk):
+        def read_cached(self, fd: int, at: int, size_bytes: int) -> bytes | None:
+            asked.append((at, size_bytes))
+            return None
+
+    cold, cache = FileCache(ColdDisk()), FileCache(Disk())
+    for files, units in ((cold, None), (cache, queue_of(tmp_path / "same", 25)[0].read(13, 4))):
+        queue = ConsumeQueue(tmp_path / "q", CQ, files)
+        queue.load(linear=False)
+        assert queue.read_cached(13, 4) == units, "the second was written just now"
+        files.close()
+    assert asked == [(3 * UNIT_BYTES, 4 * UNIT_BYTES)]
 
 
 def test_filler_behind_records_is_no_record(tmp_path: Path) -> None:

@@ -271,36 +271,40 @@ def test_new_folders_are_durable_from_the_top(tmp_path: Path) -> None:
     assert calls[5:] == ["make root/a/b", "sync root/a"]
 
 
-def test_range_is_cached_if_every_part_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_read_if_every_part_is_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    path.write_bytes(bytes(600_000))
+    path.write_bytes(bytes(range(250)) * 40)
     reads: list[tuple[int, int]] = []
     results: list[int | Exception] = []
+    system_preadv = os.preadv
 
-    def preadv(fd: int, buffers: list[memoryview], at: int, flags: int = 0) -> int:
+    def preadv(fd: int, buffers: list[bytearray], at: int, flags: int = 0) -> int:
         reads.append((at, len(buffers[0])))
         result = results.pop(0) if results else len(buffers[0])
         if isinstance(result, Exception):
             raise result
-        return result
+        return system_preadv(fd, [memoryview(buffers[0])[:result]], at)
 
     monkeypatch.setattr(os, "preadv", preadv)
     disk = Disk()
     fd = disk.open(path)
-    assert disk.is_cached(fd, 10, 600_000)
-    assert reads == [(10, 262_144), (262_154, 262_144), (524_298, 75_712)]
-    for answer, expected in (
-        (1000, False),
-        (0, True),
-        (BlockingIOError(), False),
-        (OSError(errno.ENOTSUP, "not supported"), True),
+    expected = path.read_bytes()[10:5010]
+    for answers, found in (
+        ([5000], expected),
+        ([1000, 3000, 1000], expected),
+        ([1000, BlockingIOError()], None),
+        ([1000, 0], expected[:1000]),
+        ([BlockingIOError()], None),
+        ([OSError(errno.ENOTSUP, "not supported")], expected),
     ):
-        results[:] = [answer]
-        assert disk.is_cached(fd, 0, 5000) is expected, answer
+        results[:] = answers
+        reads.clear()
+        assert disk.read_cached(fd, 10, 5000) == found, answers
+        assert not results and reads[0] == (10, 5000)
     reads.clear()
-    results[:] = [262_144, 100, 0]
+    results[:] = [4000, 100, 0]
     disk.warm(fd, 7, 600_000)
-    assert [at for at, _ in reads] == [7, 262_151, 262_251], "until the end of the file"
+    assert reads == [(7, 262_144), (4007, 262_144), (4107, 262_144)], "until the end of the file"
     results[:] = [OSError(errno.EIO, "I/O error")]
     disk.warm(fd, 0, 10)
     disk.close(fd)

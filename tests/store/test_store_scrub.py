@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
 import re
 import threading
@@ -166,7 +167,7 @@ class ColdDisk(Disk):
         self.warmed: list[tuple[int, int]] = []  # position in the file, bytes
         self.threads_used: set[bool] = set()
 
-    def is_cached(self, fd: int, at: int, size_bytes: int) -> bool:
+    def is_resident(self, mapping: mmap.mmap, at: int, size_bytes: int) -> bool:
         return False
 
     def warm(self, fd: int, at: int, size_bytes: int) -> None:

@@ -119,14 +119,13 @@ class Pulls:
         pull_filter = self._check(context, connection, group, topic, queue_id, header.sys_flag, ext)
         codes = pull_filter.codes
         count = min(max(header.count, 1), self._count_max)
-        if (
-            pull_filter.by_record is not None
-            or pull_filter.by_extension is not None
-            or store.cold_read(topic, queue_id, offset, min(count, self._read_ahead)) is not None
-        ):
+        if pull_filter.by_record is not None or pull_filter.by_extension is not None:
+            return None
+        units = store.units_without_wait(queue, offset, count, codes, min(count, self._read_ahead))
+        if units is None:
             return None
         log = store.log
-        gathering = Gathering(store.read_units(queue, offset, count, codes), queue_id, offset)
+        gathering = Gathering(units, queue_id, offset)
         in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
         in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
         is_plain = gathering.gather(log, codes, count, log.end - store.memory_bytes, in_disk, in_memory)

@@ -34,19 +34,33 @@ def cold_read(
 
     Raises StoreError, CorruptRecord.
     """
-    recent = commit_log.end - RECENT_BYTES
-    if recent <= commit_log.first_position:
+    if commit_log.end - RECENT_BYTES <= commit_log.first_position:
         return None
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
     bytes_max = bytes_max or _BYTES_MAX
-    if not queue.is_cached(offset, max_count):
+    units = queue.read_cached(offset, max_count)
+    if units is None:
         units_bytes = max_count * UNIT_BYTES
         return partial(_read_queue, disk, commit_log, queue.place_of(offset), units_bytes, bytes_max)
-    extents = _extents_of(queue.read(offset, max_count), recent, bytes_max)
-    if all(file.is_cached(at, size) for file, at, size in _in_files(commit_log, extents)):
-        return None
-    return partial(_read_records, commit_log, extents)
+    extents = _cold_extents(commit_log, units, bytes_max)
+    return partial(_read_records, commit_log, extents) if extents else None
+
+
+def is_cold(commit_log: ReadableLog, units: bytes) -> bool:
+    """Whether a get of the records of these units waits for the disk."""
+    return commit_log.end - RECENT_BYTES > commit_log.first_position and bool(
+        _cold_extents(commit_log, units, _BYTES_MAX)
+    )
+
+
+def _cold_extents(commit_log: ReadableLog, units: bytes, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:
+    """As `_extents_of`, of the old records; none if the page cache has all of them."""
+    extents = _extents_of(units, commit_log.end - RECENT_BYTES, bytes_max)
+    for file, at, size in _in_files(commit_log, extents):
+        if not file.is_cached(at, size):
+            return extents
+    return []
 
 
 def _extents_of(units: bytes, recent: int, bytes_max: int) -> list[tuple[PhysicalOffset, int]]:

@@ -261,12 +261,18 @@ class StoreReader(ABC):
 
     # ---- steps of a read
 
+    def units_without_wait(
+        self, queue: ConsumeQueue, offset: QueueOffset, max_count: int, codes: frozenset[int] | None, ahead: int
+    ) -> bytes | None:
+        """As `read_units`; None if these, or the records of the first so many (`ahead`), are only on the disk."""
+        units = queue.read_cached(offset, _units_max(max_count, codes))
+        return None if units is None or cold.is_cold(self.log, units[: ahead * UNIT_BYTES]) else units
+
     def read_units(
         self, queue: ConsumeQueue, offset: QueueOffset, max_count: int, codes: frozenset[int] | None
     ) -> bytes:
         """The units that a read looks at if all have their record: without a filter one more than it returns."""
-        scanned_max = max(_SCAN_UNITS_MIN, max_count)
-        return queue.read(offset, min(max_count + 1, scanned_max) if codes is None else scanned_max)
+        return queue.read(offset, _units_max(max_count, codes))
 
     def _gather_compiled(
         self,
@@ -356,15 +362,21 @@ class StoreReader(ABC):
         result.behind_memory = size != FILLER_SIZE and physical < on_disk  # of the last unit that was examined (RW-01)
 
     def views(self, ranges: Iterable[Sequence[PhysicalOffset]]) -> list[memoryview]:
-        """The bytes of the ranges as views, split at file boundaries of the log."""
-        file_bytes = self.log.file_bytes
+        """The bytes of the readable ranges as views, split at file boundaries of the log."""
         views: list[memoryview] = []
+        first = last = 0
+        whole = memoryview(b"")
         for start, end in ranges:
-            while start < end:
-                stop = PhysicalOffset(min(end, start - start % file_bytes + file_bytes))
-                view = self.log.view(start, stop - start)
-                if view is not None:
-                    views.append(view)
+            while start < end <= self.log.readable_end:
+                if not first <= start < last:
+                    first, last, piece = self.log.piece_at(
+                        start
+                    )  # once per file: it asks the system for the file's length
+                    whole = memoryview(piece)
+                    if not first <= start < last:
+                        break
+                stop = PhysicalOffset(min(end, last))
+                views.append(whole[start - first : stop - first])
                 start = stop
         return views
 
@@ -422,6 +434,11 @@ class StoreReader(ABC):
         except MessageError:
             return False
         return True
+
+
+def _units_max(max_count: int, codes: frozenset[int] | None) -> int:
+    scanned_max = max(_SCAN_UNITS_MIN, max_count)
+    return min(max_count + 1, scanned_max) if codes is None else scanned_max
 
 
 def _passes(address: int) -> bool:

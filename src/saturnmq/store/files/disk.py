@@ -17,12 +17,13 @@ import errno
 import mmap
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from saturnmq.protocol.errors import DiskFull, OutOfDescriptors, StoreError
 
@@ -32,11 +33,31 @@ FOLDER_MODE: Final = 0o750
 _THREADS: Final = 2  # the flush of the log, and maintenance
 _READ_THREADS: Final = 2
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
-_PROBE_BYTES: Final = 262_144
-_probe_buffer: Final = bytearray(_PROBE_BYTES)  # what is_cached reads is not used
+_WARM_BYTES: Final = 262_144
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OPEN_PAUSES_S: Final = (0.01, 0.04, 0.15)
 T = TypeVar("T")
+
+
+@cache
+def _mincore() -> Callable[[mmap.mmap, int, int, bytearray], int] | None:
+    """Sets a byte to 1 for each page of a range of a mapping that is in the page cache; None where the system has no such call.
+
+    Returned by it: 0, or -1 if the system refuses.
+    """
+    import ctypes  # at the first old record: a start does not pay for it
+
+    call = getattr(ctypes.PyDLL(None), "mincore", None) if sys.platform == "linux" else None
+    if call is None:
+        return None
+    call.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    byte, address_of = ctypes.c_char, ctypes.addressof
+
+    def ask(mapping: mmap.mmap, at: int, size_bytes: int, pages: bytearray) -> int:
+        start = address_of(byte.from_buffer(mapping)) + at
+        return cast(int, call(start, size_bytes, address_of(byte.from_buffer(pages))))
+
+    return ask
 
 
 def open_error(failure: str, error: OSError) -> StoreError:
@@ -179,26 +200,38 @@ class Disk:
         finally:
             os.close(fd)
 
-    def is_cached(self, fd: int, at: int, size_bytes: int) -> bool:
-        """Whether reading a range does not wait for the disk; also true where the system cannot report it, and after an error."""
-        buffer = _probe_buffer
+    def read_cached(self, fd: int, at: int, size_bytes: int) -> bytes | None:
+        """Up to size_bytes at a position if it does not wait for the disk, else None; it may wait where the system cannot report it.
+
+        Raises OSError.
+        """
+        data = bytearray(size_bytes)
         try:
-            while size_bytes > 0:
-                count = min(size_bytes, len(buffer))
-                read_bytes = os.preadv(fd, [memoryview(buffer)[:count]], at, _NOWAIT)
-                if read_bytes < count:
-                    return not read_bytes  # 0: the end of the file
-                at += read_bytes
-                size_bytes -= read_bytes
+            read_bytes = os.preadv(fd, [data], at, _NOWAIT)
         except BlockingIOError:
-            return False
+            return None
         except (OSError, AttributeError):  # a file system or a system without RWF_NOWAIT
+            return os.pread(fd, size_bytes, at)
+        if 0 < read_bytes < size_bytes:  # the end of the file, or of what is in the page cache
+            rest = self.read_cached(fd, at + read_bytes, size_bytes - read_bytes)
+            return None if rest is None else bytes(data[:read_bytes]) + rest
+        return bytes(data[:read_bytes])
+
+    def is_resident(self, mapping: mmap.mmap, at: int, size_bytes: int) -> bool:
+        """Whether an access to a range of a mapping does not wait for the disk; also true where the system cannot report it.
+
+        It copies nothing: a fifth to a tenth of the time of a read for the range that a pull of old records looks at.
+        """
+        mincore = _mincore()
+        if mincore is None:
             return True
-        return True
+        at, end = at // mmap.PAGESIZE * mmap.PAGESIZE, min(at + size_bytes, len(mapping))
+        pages = bytearray(-(min(at - end, 0) // mmap.PAGESIZE))
+        return not pages or mincore(mapping, at, end - at, pages) != 0 or 0 not in pages
 
     def warm(self, fd: int, at: int, size_bytes: int) -> None:
         """Read a range into the page cache; the data is not used, so an error is not reported. Safe in a thread."""
-        buffer = bytearray(min(size_bytes, _PROBE_BYTES))
+        buffer = bytearray(min(size_bytes, _WARM_BYTES))
         with contextlib.suppress(OSError):
             while size_bytes > 0 and (read_bytes := os.preadv(fd, [buffer], at)) > 0:
                 at += read_bytes

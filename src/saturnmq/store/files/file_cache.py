@@ -33,10 +33,10 @@ class FileCache:
         fd = self._descriptor(path)
         return b"" if fd is None else self.disk.read(fd, offset, size_bytes)
 
-    def is_cached(self, path: Path, offset: int, size_bytes: int) -> bool:
-        """Whether `read` of this range would not wait for the disk. Raises StoreError."""
+    def read_cached(self, path: Path, offset: int, size_bytes: int) -> bytes | None:
+        """As `read`; None if it would wait for the disk."""
         fd = self._descriptor(path)
-        return fd is None or self.disk.is_cached(fd, offset, size_bytes)
+        return b"" if fd is None else self.disk.read_cached(fd, offset, size_bytes)
 
     def _descriptor(self, path: Path) -> int | None:
         fd = self._descriptors.get(path)

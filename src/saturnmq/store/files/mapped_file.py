@@ -70,7 +70,7 @@ class MappedFile:
 
     def is_cached(self, at: int, size: int) -> bool:
         """Whether a range is in the page cache, so that no access to it waits for the disk. at: position in the file."""
-        return self._disk.is_cached(self._fd, at, size)
+        return self._disk.is_resident(self.map, at, size)
 
     def warm(self, at: int, size: int) -> None:
         """Read a range into the page cache, without holding the interpreter's lock. For a thread."""

@@ -16,7 +16,7 @@ Requirements: CQ-01..CQ-12, RC-06, RC-10, DEL-09, DUR-04, DUR-13.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -38,6 +38,7 @@ _KEPT_UNITS: Final = 1024  # written units kept in memory for readers at the end
 _READ_UNITS: Final = 4096
 
 Unit: TypeAlias = tuple[PhysicalOffset, int, int]
+ReadFile: TypeAlias = "Callable[[Path, int, int], bytes | None]"
 """(physical offset, size, tags code)"""
 QueueShare: TypeAlias = "tuple[str, int, ConsumeQueue, QueueOffset, list[Unit]]"
 """Topic, queue id and queue of consecutive units that are appended, and the queue offset of the first."""
@@ -298,6 +299,13 @@ class ConsumeQueue:
 
     def read(self, queue_offset: QueueOffset, units_max: int) -> bytes:
         """Up to units_max units from queue_offset on, within one file (CQ-04); b"" if there are none."""
+        return self._read(queue_offset, units_max, self._cache.read) or b""
+
+    def read_cached(self, queue_offset: QueueOffset, units_max: int) -> bytes | None:
+        """As `read`; None if it would wait for the disk."""
+        return self._read(queue_offset, units_max, self._cache.read_cached)
+
+    def _read(self, queue_offset: QueueOffset, units_max: int, from_file: ReadFile) -> bytes | None:
         if queue_offset < self._first // UNIT_BYTES or queue_offset >= self.max_offset:
             return b""
         at = queue_offset * UNIT_BYTES
@@ -306,21 +314,15 @@ class ConsumeQueue:
         )
         if at >= self._tail_at:
             return bytes(self._tail[at - self._tail_at : stop - self._tail_at])
-        written = self._from_file(at, min(stop, self._tail_at) - at)
-        if stop > self._tail_at == at + len(written):
+        path, place = self._file_of(at)
+        written = from_file(path, place, min(stop, self._tail_at) - at)
+        if written is not None and stop > self._tail_at == at + len(written):
             written += self._tail[: stop - self._tail_at]
         return written
 
     def place_of(self, queue_offset: QueueOffset) -> tuple[Path, int]:
         """File of a unit, and its position there in bytes."""
         return self._file_of(queue_offset * UNIT_BYTES)
-
-    def is_cached(self, queue_offset: QueueOffset, units_max: int) -> bool:
-        """Whether `read` does not wait for the disk: the units are in memory, or in the page cache."""
-        if queue_offset * UNIT_BYTES >= self._tail_at:
-            return True
-        path, at = self.place_of(queue_offset)
-        return self._cache.is_cached(path, at, units_max * UNIT_BYTES)
 
     def _unit(self, queue_offset: QueueOffset) -> Unit | None:
         raw = self.read(queue_offset, 1)
