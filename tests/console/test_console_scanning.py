@@ -17,7 +17,7 @@ from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.console import scanning
 from saturnmq.console.conditions import BODY_BYTES_MAX, Conditions, parse_conditions, parse_path
 from saturnmq.console.forms import WrongField
-from saturnmq.console.scanning import BATCH, ScanRange, TopicScan
+from saturnmq.console.scanning import BATCH, NewestScan, ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -63,14 +63,26 @@ class Topic:
         bounds = QueueOffset(first), QueueOffset(end)
         if offset < first:
             return PullResult(PullStatus.OFFSET_ILLEGAL, bounds[0], *bounds)
-        part = times[offset - first :][:max_count]
-        if not part:
+        if offset >= end:
             return PullResult(PullStatus.NO_NEW_MESSAGE, QueueOffset(offset), *bounds)
-        records = [encode_record(Record("T", b"%d" % at, store_timestamp_ms=at)) for at in part]
-        return PullResult(PullStatus.FOUND, QueueOffset(offset + len(part)), *bounds, b"".join(records), queue)
+        records: list[bytes] = []
+        while offset < end and len(records) < max_count:
+            at = times[offset - first]
+            if expression != "tens" or at % 10 == 0:  # a broker looks for as many as were asked for
+                record = Record("T", b"%d" % at, store_timestamp_ms=at, queue_offset=QueueOffset(offset))
+                records.append(encode_record(record))
+            offset += 1
+        status = PullStatus.FOUND if records else PullStatus.NO_MATCHED_MESSAGE
+        return PullResult(status, QueueOffset(offset), *bounds, b"".join(records), queue)
 
 
-def scan_of(topic: Topic, span: ScanRange, take: Callable[[Message[bytes]], bool], **more: Any) -> TopicScan:
+def scan_of(
+    topic: Topic,
+    span: ScanRange,
+    take: Callable[[Message[bytes]], bool],
+    kind: type[TopicScan] = TopicScan,
+    **more: Any,
+) -> TopicScan:
     class Messages:
         async def puller(self) -> Topic:
             return topic
@@ -78,7 +90,7 @@ def scan_of(topic: Topic, span: ScanRange, take: Callable[[Message[bytes]], bool
     class Cluster:
         messages = Messages()
 
-    return TopicScan(cast(Admin, Cluster()), span, take, **more)
+    return kind(cast(Admin, Cluster()), span, take, **more)
 
 
 def read(topic: Topic, span: ScanRange, enough: int = 10**9, **more: Any) -> tuple[TopicScan, list[int]]:
@@ -159,6 +171,64 @@ def test_scan_is_limited_by_number_and_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert scan.end == "limit" and len(found) == 4 * BATCH, (
         "300 s are not exceeded by 300: two looks at the clock for each round"
     )
+
+
+def newest(topic: Topic, span: ScanRange, most: int) -> tuple[NewestScan, list[int]]:
+    """Run a search for the newest `most` messages; returns it with the store times that it read, in that order."""
+    found: list[int] = []
+
+    def take(message: Message[bytes]) -> bool:
+        found.append(int(message.body))
+        return False
+
+    def has_enough(newest_ms: int) -> bool:
+        return sum(at > newest_ms for at in found) >= most
+
+    scan = scan_of(topic, span, take, NewestScan, has_enough=has_enough)
+    run(scan.run)
+    assert isinstance(scan, NewestScan)
+    return scan, found
+
+
+@pytest.mark.parametrize("most", [1, 32, 40, 100, 300, 10**6])
+@pytest.mark.parametrize(("begin", "end"), [(0, 10**6), (0, 700), (150, 700), (900, 10**6), (0, 5)])
+@pytest.mark.parametrize("tag", ["*", "tens"])
+def test_search_reads_the_newest_messages_first(begin: int, end: int, most: int, tag: str) -> None:
+    old, new, mixed = list(range(1, 401)), list(range(500, 1500, 2)), list(range(3, 1503, 3))
+    topic = Topic(("a", 10, old), ("b", 0, new), ("b", 5, mixed))
+    scan, found = newest(topic, ScanRange("T", begin, end, tag), most)
+    there = sorted(at for at in (*old, *new, *mixed) if begin <= at <= end and (tag == "*" or at % 10 == 0))
+    assert sorted(found)[-most:] == there[-most:], "each once"
+    assert scan.end == ("complete" if len(found) == len(there) <= most else scan.end)
+    assert scan.end in ("complete", "enough") and (len(there) > most or scan.end == "complete")
+    assert len(found) <= most + 3 * 512 and not scan.problems
+
+
+def test_search_reads_little_for_few_messages_of_a_long_queue() -> None:
+    topic = Topic(("a", 0, list(range(1, 100_001))), ("b", 0, list(range(1, 1001))))
+    scan, found = newest(topic, ScanRange("T", 0, 10**6), 2000)
+    assert sorted(found)[-2000:] == list(range(98_001, 100_001)) and scan.end == "enough"
+    assert len(found) < 2600 and len([queue for queue, _ in topic.pulls if queue == 1]) == 1, "32 of the second queue"
+
+
+def test_search_goes_on_before_messages_that_expired_and_without_a_silent_broker() -> None:
+    topic = Topic(("a", 50, list(range(1, 71))), ("b", 0, [5]))
+
+    async def began(queue: MessageQueue) -> int:
+        if queue.broker_name == "b":
+            raise SaturnError("no answer")
+        return 10  # expired since
+
+    topic.min_offset = began  # type: ignore[method-assign]
+    scan, found = newest(topic, ScanRange("T", 0, 10**6), 2000)
+    assert (sorted(found), scan.end, list(scan.problems)) == (list(range(1, 71)), "complete", ["b"])
+    assert scan.scanned == 70, "offsets that the broker does not have were not read"
+
+
+def test_search_is_limited_by_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "SCANNED_MAX", 64)
+    scan, found = newest(Topic(("a", 0, list(range(1, 201)))), ScanRange("T", 0, 10**6), 2000)
+    assert scan.end == "limit" and sorted(found) == list(range(105, 201)), "whole windows"
 
 
 def test_silent_broker_ends_the_scan_of_its_queues_only() -> None:

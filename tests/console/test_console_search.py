@@ -20,7 +20,7 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.message import Message, Outgoing
 from saturnmq.console.conditions import Conditions
 from saturnmq.console.jobs import Job
-from saturnmq.console.search import Hits, hit_of
+from saturnmq.console.search import Hits, LastHits, hit_of
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.message import Message as Record
@@ -80,12 +80,19 @@ def test_row_of_a_message_has_the_beginning_of_its_texts() -> None:
     assert (damaged.begin, damaged.size) == ("", -1)
 
 
-def test_search_ends_with_2000_rows_and_a_tail_keeps_the_newest() -> None:
+def stored(at: int) -> Message[bytes]:
+    record = decode_record(encode_record(Record("T", b"%d" % at, store_timestamp_ms=at)))
+    return Message(record, MessageQueue("T", "b", 1), BytesCodec())
+
+
+def test_search_keeps_the_2000_newest_rows_and_a_tail_the_last_that_came() -> None:
     hits = Hits(Conditions())
-    assert [number for number in range(2000) if hits.take(message(b"x"))] == [1999]
-    newest = Hits(Conditions(), newest=2)
-    assert not any(newest.take(message(b"%d" % number)) for number in range(2001))
-    assert [row.begin for row in newest.sorted()] == ["1999", "2000"]
+    assert not any(hits.take(stored(at)) for at in range(5000, 0, -1)) and len(hits.rows) < 4000
+    assert [row.begin for row in hits.sorted()] == [str(at) for at in range(3001, 5001)]
+    assert hits.has_enough(3000) and not hits.has_enough(3001)
+    last = LastHits(Conditions(), 2)
+    assert not any(last.take(stored(at)) for at in (7, 9, 8, 1, 3, 2))
+    assert [row.begin for row in last.sorted()] == ["2", "3"]
 
 
 @pytest.mark.spec("CON-09")

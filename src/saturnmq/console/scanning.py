@@ -1,7 +1,8 @@
 """Reads the messages of a topic in a time range, or follows new ones, in bounded steps, for pages that search and count.
 
-A scan reads the queues in turn, 32 messages at a time, through a puller that commits nothing. Messages are decoded and looked at
-in a thread, so large bodies do not hold the event loop. A broker that does not answer ends the scan of its own queues only.
+A scan reads the queues in turn, 32 messages at a time, through a puller that commits nothing; a search reads the newest first.
+Messages are decoded and looked at in a thread, so large bodies do not hold the event loop. A broker that does not answer ends the
+scan of its own queues only.
 
 Requirements: CON-09, UX-14.
 """
@@ -12,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from saturnmq.admin import Admin
@@ -19,6 +21,7 @@ from saturnmq.client.message import Message
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.message import store_timestamp_of
 
 BATCH: Final = 32
 QUEUES_MAX: Final = 1024
@@ -27,6 +30,7 @@ SECONDS_MAX: Final = 300.0
 FOLLOW_SECONDS_MAX: Final = 3600.0
 PAUSE_SECONDS: Final = 1.0
 _ASKED_AT_ONCE: Final = 16
+_WINDOW_MAX: Final = 512  # offsets of a queue that a search reads before it looks at others
 _PAUSE_FACTOR: Final = 2  # a round that takes long is followed by a pause so many times as long
 Take = Callable[[Message[bytes]], bool]
 
@@ -64,11 +68,8 @@ class TopicScan:
 
     async def run(self) -> None:
         """Read until the end. Raises RouteNotFound, NoNameServer, ConfigError for a topic with too many queues."""
-        puller = await self.admin.messages.puller()
-        queues = await puller.refresh(self.span.topic)
-        if len(queues) > QUEUES_MAX:
-            raise ConfigError(f"{self.span.topic} has {len(queues)} queues; at most {QUEUES_MAX} can be read here")
-        cursors = await self._cursors(puller, queues)
+        puller, bounds = await self._begun()
+        cursors = {queue: first for queue, (first, _) in bounds.items()}
         follow = self.span.end_ms is None
         deadline = self.clock() + (FOLLOW_SECONDS_MAX if follow else SECONDS_MAX)
         while (cursors or follow) and not self.end:
@@ -92,17 +93,21 @@ class TopicScan:
         else:
             await self.sleep(max(PAUSE_SECONDS, _PAUSE_FACTOR * took))
 
-    async def _cursors(self, puller: Puller, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where the reading of each queue begins; queues without messages of the span are left out, unless it follows."""
-        cursors: dict[MessageQueue, int] = {}
+    async def _begun(self) -> tuple[Puller, dict[MessageQueue, tuple[int, int]]]:
+        """The puller, and the bounds of each queue; queues without messages of the span are left out, unless it follows."""
+        puller = await self.admin.messages.puller()
+        queues = await puller.refresh(self.span.topic)
+        if len(queues) > QUEUES_MAX:
+            raise ConfigError(f"{self.span.topic} has {len(queues)} queues; at most {QUEUES_MAX} can be read here")
+        bounds: dict[MessageQueue, tuple[int, int]] = {}
         for at in range(0, len(queues), _ASKED_AT_ONCE):
             part = [queue for queue in queues[at : at + _ASKED_AT_ONCE] if queue.broker_name not in self.problems]
-            bounds = await asyncio.gather(*(self._bounds(puller, queue) for queue in part))
-            for queue, queue_bounds in zip(part, bounds, strict=True):
+            answers = await asyncio.gather(*(self._bounds(puller, queue) for queue in part))
+            for queue, queue_bounds in zip(part, answers, strict=True):
                 if queue_bounds is not None and (queue_bounds[0] < queue_bounds[1] or self.span.end_ms is None):
-                    cursors[queue] = queue_bounds[0]
+                    bounds[queue] = queue_bounds
                     self.expected += queue_bounds[1] - queue_bounds[0]
-        return cursors
+        return puller, bounds
 
     async def _bounds(self, puller: Puller, queue: MessageQueue) -> tuple[int, int] | None:
         """First offset to read, and about where the reading ends; None if the broker does not answer."""
@@ -151,14 +156,79 @@ class TopicScan:
         ):
             del cursors[queue]
 
-    def _look(self, result: PullResult) -> tuple[bool, bool]:
-        """Whether a message after the span was reached, and whether the taker has enough."""
+    def _look(self, result: PullResult, limit: int | None = None) -> tuple[bool, bool]:
+        """Whether a message after the span was reached, and whether the taker has enough. limit: first offset to leave."""
         messages, end_ms, past = result.messages()[::-1], self.span.end_ms, False
         while messages:
             message = messages.pop()  # and with it its body, which may be large once decompressed
             stored_ms = message.record.store_timestamp_ms
+            if limit is not None and message.offset >= limit:
+                break
             if end_ms is not None and stored_ms > end_ms:
                 past = True
             elif stored_ms >= self.span.begin_ms and self.take(message):
                 return past, True
         return past, False
+
+
+@dataclass(order=True)
+class _Unread:
+    """What is left of a queue: offsets first to end. newest_ms: none of these messages was stored later."""
+
+    newest_ms: int
+    number: int
+    queue: MessageQueue = field(compare=False)
+    first: int = field(compare=False)
+    end: int = field(compare=False)
+    window: int = field(default=BATCH, compare=False)
+
+
+@dataclass
+class NewestScan(TopicScan):
+    """Reads the newest messages of its span first.
+
+    A window of offsets is read forward, then the one before it; next comes the queue whose unread messages may be the newest.
+    has_enough: whether so many messages stored after a time (Unix ms) were taken that those up to it are not wanted.
+    """
+
+    has_enough: Callable[[int], bool] = lambda newest_ms: False
+
+    async def run(self) -> None:
+        """See `TopicScan.run`."""
+        puller, bounds = await self._begun()
+        until_ms, deadline = self.span.end_ms or 0, self.clock() + SECONDS_MAX
+        heap = [_Unread(-until_ms, number, queue, *bounds[queue]) for number, queue in enumerate(bounds)]
+        while heap:
+            unread = heappop(heap)
+            if self.has_enough(-unread.newest_ms):
+                self.end = "enough"
+                return
+            if unread.queue.broker_name not in self.problems and await self._window(puller, unread):
+                heappush(heap, unread)
+            if self.scanned >= SCANNED_MAX or self.clock() > deadline:
+                self.end = "limit"
+                return
+        self.end = "complete"
+
+    async def _window(self, puller: Puller, unread: _Unread) -> bool:
+        """Read the last window of what is left; whether something is left then."""
+        begin = at = max(unread.first, unread.end - unread.window)
+        try:
+            while at < unread.end:
+                count = min(BATCH, unread.end - at)
+                result = await puller.pull(unread.queue, at, max_count=count, expression=self.span.tag)
+                await asyncio.to_thread(self._look, result, unread.end)
+                if result.body and at == begin:
+                    unread.newest_ms = max(unread.newest_ms, -store_timestamp_of(memoryview(result.body)))
+                if result.status is PullStatus.OFFSET_ILLEGAL:  # the messages before it expired
+                    unread.first = min(max(result.min_offset, at + 1), unread.end)
+                elif result.next_offset <= at:
+                    break
+                else:
+                    self.scanned += min(result.next_offset, unread.end) - at
+                at = max(result.next_offset, unread.first)
+        except SaturnError as error:
+            self.problems[unread.queue.broker_name] = error.message
+            return False
+        unread.end, unread.window = begin, min(2 * unread.window, _WINDOW_MAX)
+        return unread.first < unread.end

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +24,7 @@ from saturnmq.console.download import COLUMNS, csv_line, fields_of, json_line
 from saturnmq.console.forms import WrongField
 from saturnmq.console.jobs import Job
 from saturnmq.console.messages import link, topic_names
-from saturnmq.console.scanning import ScanRange, TopicScan
+from saturnmq.console.scanning import NewestScan, ScanRange, TopicScan
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.names import topic_problem
@@ -72,24 +71,41 @@ def hit_of(message: Message[bytes]) -> Hit:
 
 
 class Hits:
-    """Messages that meet the conditions: the first FOUND_MAX ones, or with `newest` the last ones as they come."""
+    """Messages that meet the conditions; of more than `most` the newest."""
 
-    def __init__(self, conditions: Conditions, *, newest: int | None = None) -> None:
-        self.rows: deque[Hit] = deque(maxlen=newest)
-        self._conditions = conditions
-        self._newest = newest
+    def __init__(self, conditions: Conditions, most: int = FOUND_MAX) -> None:
+        self.rows: list[Hit] = []
+        self._conditions, self._most = conditions, most
 
     def take(self, message: Message[bytes]) -> bool:
-        """Keep a message that meets the conditions; whether there are enough."""
+        """Keep a message that meets the conditions. Returns False: whether there are enough depends on those to come."""
         if self._conditions.met(message):
             self.rows.append(hit_of(message))
-        return self._newest is None and len(self.rows) >= FOUND_MAX
+            if len(self.rows) >= 2 * self._most:
+                self.rows = self._kept()
+        return False
+
+    def has_enough(self, newest_ms: int) -> bool:
+        """Whether no message that was stored at or before a time (Unix ms) can be among the newest."""
+        return sum(hit.stored_ms > newest_ms for hit in self.rows) >= self._most
 
     def sorted(self) -> list[Hit]:
         """The messages by time of storage."""
-        return sorted(
-            self.rows.copy(), key=lambda hit: (hit.stored_ms, hit.queue.broker_name, hit.queue.queue_id, hit.offset)
-        )
+        return sorted(self._kept(), key=_by_time)
+
+    def _kept(self) -> list[Hit]:
+        return sorted(self.rows, key=_by_time)[-self._most :]
+
+
+class LastHits(Hits):
+    """As `Hits`; of more than `most` the last that came, since the clock of one broker may be behind another's."""
+
+    def _kept(self) -> list[Hit]:
+        return self.rows[-self._most :]
+
+
+def _by_time(hit: Hit) -> tuple[int, str, int, int]:
+    return hit.stored_ms, hit.queue.broker_name, hit.queue.queue_id, hit.offset
 
 
 async def form(request: Request, page: Page) -> Response:
@@ -107,7 +123,8 @@ async def start(request: Request, page: Page) -> Response:
     topic = topic_of(str(form.get("topic", "")))
     begin_ms, end_ms = range_of(str(form.get("from", "")), str(form.get("to", "")), now_ms)
     hits = Hits(conditions)
-    scan = TopicScan(page.services.admin, ScanRange(topic, begin_ms, end_ms, conditions.tag or "*"), hits.take)
+    span = ScanRange(topic, begin_ms, end_ms, conditions.tag or "*")
+    scan = NewestScan(page.services.admin, span, hits.take, has_enough=hits.has_enough)
     return opened(page, page.services.jobs.start(page.user, "search", topic, scan, hits))
 
 
@@ -116,7 +133,7 @@ async def follow(request: Request, page: Page) -> Response:
     form = await request.form()
     conditions = parse_conditions(form)
     topic = topic_of(str(form.get("topic", "")))
-    hits = Hits(conditions, newest=TAIL_ROWS)
+    hits = LastHits(conditions, TAIL_ROWS)
     scan = TopicScan(page.services.admin, ScanRange(topic, tag=conditions.tag or "*"), hits.take)
     return opened(page, page.services.jobs.start(page.user, "tail", topic, scan, hits))
 
@@ -171,7 +188,8 @@ async def _lines(page: Page, job: Job, form: str) -> AsyncIterator[bytes]:
     deadline = time.monotonic() + DOWNLOAD_SECONDS
     if form == "csv":
         yield csv_line(COLUMNS)
-    for count, hit in enumerate(job.collector.sorted()):
+    hits = job.collector.sorted()
+    for count, hit in enumerate(hits):
         problem = ""
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
@@ -190,7 +208,7 @@ async def _lines(page: Page, job: Job, form: str) -> AsyncIterator[bytes]:
                 yield line
                 continue
             problem = f"the download has more than {DOWNLOAD_BYTES_MAX} bytes"
-        text = f"ended after {count} of {len(job.collector.rows)} messages: {problem}"
+        text = f"ended after {count} of {len(hits)} messages: {problem}"
         yield csv_line([text]) if form == "csv" else json_line({"problem": text})
         return
 
