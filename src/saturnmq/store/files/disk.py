@@ -201,9 +201,9 @@ class Disk:
             os.close(fd)
 
     def read_cached(self, fd: int, at: int, size_bytes: int) -> bytes | None:
-        """Up to size_bytes at a position if it does not wait for the disk, else None; it may wait where the system cannot report it.
+        """Up to size_bytes at a position, or None if they are not in the page cache.
 
-        Raises OSError.
+        It waits for the disk where the system has no such read. Raises OSError.
         """
         data = bytearray(size_bytes)
         try:
@@ -213,8 +213,8 @@ class Disk:
         except (OSError, AttributeError):  # a file system or a system without RWF_NOWAIT
             return os.pread(fd, size_bytes, at)
         if 0 < read_bytes < size_bytes:  # the end of the file, or of what is in the page cache
-            rest = self.read_cached(fd, at + read_bytes, size_bytes - read_bytes)
-            return None if rest is None else bytes(data[:read_bytes]) + rest
+            tail = self.read_cached(fd, at + read_bytes, size_bytes - read_bytes)
+            return None if tail is None else bytes(data[:read_bytes]) + tail
         return bytes(data[:read_bytes])
 
     def is_resident(self, mapping: mmap.mmap, at: int, size_bytes: int) -> bool:

@@ -314,8 +314,8 @@ class ConsumeQueue:
         )
         if at >= self._tail_at:
             return bytes(self._tail[at - self._tail_at : stop - self._tail_at])
-        path, place = self._file_of(at)
-        written = from_file(path, place, min(stop, self._tail_at) - at)
+        path, position = self._file_of(at)
+        written = from_file(path, position, min(stop, self._tail_at) - at)
         if written is not None and stop > self._tail_at == at + len(written):
             written += self._tail[: stop - self._tail_at]
         return written
