@@ -4,7 +4,7 @@ from saturnmq.hot.numbers cimport int32, put32, put64
 from saturnmq.hot.send_header cimport SendHeader
 
 cdef Py_ssize_t _ONEWAY, _TRANSACTION, _HOSTS_V4, _FIXED_BYTES, _PROPERTIES_MAX, _CLOCK_FRAMES, _CODES_MAX
-cdef Py_ssize_t _PREFIX_BYTES, _HOST_BYTES, _BATCH_MAX, _ENTRY_BYTES
+cdef Py_ssize_t _PREFIX_BYTES, _HOST_BYTES, _BATCH_MAX, _ENTRY_BYTES, _PAIR_END
 cdef Py_ssize_t _AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYSICAL, _AT_SYS_FLAG, _AT_BORN_MS
 cdef Py_ssize_t _AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES
 cdef tuple _SERIALIZATIONS

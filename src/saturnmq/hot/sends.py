@@ -24,11 +24,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 from typing import Any
-from zlib import crc32
 
 from saturnmq.hot.numbers import int32, put32, put64
 from saturnmq.hot.send_header import SendHeader
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, TRANSACTION_MASK, CommandFlag, SysFlag
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.frames.command import Serialization
 from saturnmq.protocol.message import (
     BATCH_MESSAGES_MAX,
@@ -51,6 +51,7 @@ _CLOCK_FRAMES = 16  # between two looks at the clock
 _CODES_MAX = 10_000
 _PREFIX_BYTES = 8  # of a frame before its header
 _HOST_BYTES = 8  # of IPv4
+_PAIR_END = 2  # the byte behind a property
 _SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
 # Positions in the first 88 bytes of a record (RECORD_V4).
 _AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYSICAL, _AT_SYS_FLAG, _AT_BORN_MS = (
@@ -317,9 +318,8 @@ class Sends:
         while at < end:
             first = properties[at]
             start = at
-            at = properties.find(b"\2", at)
-            if at < 0:
-                at = end
+            while at < end and properties[at] != _PAIR_END:
+                at += 1
             if first == 0x54:  # T
                 if properties.startswith(b"TAGS\1", start):
                     if not self._tags:

@@ -22,6 +22,7 @@ from saturnmq.protocol.bodies import (
     read_compressed_registration,
 )
 from saturnmq.protocol.codes import GROUP_LENGTH_MAX, RETRY_PREFIX, VERSION_REGISTER_BODY, ResponseCode
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import BodyError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
@@ -97,7 +98,7 @@ def parse(request: Command, header: h.RegisterBroker, topics_max: int) -> tuple[
     Raises BodyError, ResponseError for a wrong checksum, more than topics_max topics, or filter servers out of range.
     """
     body = request.body or b""
-    if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
+    if header.body_crc32 and header.body_crc32 != crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     topics = RegisteredTopics((header.broker_name, header.cluster_name))
     version, filters = _read(request, header, topics_max, topics.take)

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from saturnmq.protocol.codes import COMPRESSION_MASK, PropertyKey, SysFlag
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import LocalProtocolError, MessageError
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 
@@ -180,7 +180,7 @@ class Message:
 
 def body_crc(body: Buffer) -> int:
     """CRC-32 of the body as stored, masked to 31 bits (MSG-06); 0 for an empty body."""
-    return zlib.crc32(body) & 0x7FFFFFFF
+    return crc32(body) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=4096)
@@ -230,7 +230,7 @@ def encode_records(
     """
     born_host, store_host, number = message.born_host, message.store_host, message.queue_offset
     pack, fixed_bytes, bits, born, store, topic = _fixed_parts(born_host[0], store_host[0], message.topic)
-    sys_flag, crc32, short = message.sys_flag & ~HOSTS_V6 | bits, zlib.crc32, _I16.pack
+    sys_flag, short = message.sys_flag & ~HOSTS_V6 | bits, _I16.pack
     records = []
     try:
         for body, properties, flag in entries:

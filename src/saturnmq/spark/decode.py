@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 
 from saturnmq.client.compression import decompress
 from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import (
@@ -260,7 +260,7 @@ class _Fast:
         return len(self._at)
 
     def check_crc(self) -> None:
-        view, crc32 = memoryview(self._buffer), zlib.crc32
+        view = memoryview(self._buffer)
         begin, end = self._at + _HEAD_BYTES, self._body_end
         checksums = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
         wrong = np.flatnonzero((np.array(checksums, dtype=np.int64) & _CRC_MASK) != self._head["crc"])

@@ -23,7 +23,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -36,6 +35,7 @@ from saturnmq.net.reconnection import Losses, chance, reconnect_seconds
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
@@ -385,7 +385,7 @@ class Registrar:
             ha_server_addr=self._ha_address(),
             broker_id=self._broker_id(),
             compressed=compressed,
-            body_crc32=zlib.crc32(data) & 0x7FFFFFFF,
+            body_crc32=crc32(data) & 0x7FFFFFFF,
         )
         ext = header.to_ext() | ({COMPLETE_FIELD: "true"} if complete else {})
         return Command(RequestCode.REGISTER_BROKER, ext=ext, body=data)

@@ -16,13 +16,13 @@ Requirements: DL-S01..DL-S13, DL-X02, DL-X16, DUR-08, DUR-10. Format and truncat
 from __future__ import annotations
 
 import mmap
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from saturnmq.metrics import Histogram
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC, Entry, entry_position
 from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
@@ -387,7 +387,7 @@ class LedgerFiles:
         add, view, at = self.sums.add, memoryview(data), 0
         for entry in run:
             size = entry.size
-            add((entry.pos, size, zlib.crc32(view[at : at + size])))
+            add((entry.pos, size, crc32(view[at : at + size])))
             at += size
         self._dirty[id(file)] = file
         self._write_units(first.index, [index_unit(entry) for entry in run])

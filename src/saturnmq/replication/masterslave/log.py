@@ -10,9 +10,9 @@ Requirements: HA-16, HA-17, HA-20, RP-08, RP-10.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -105,6 +105,6 @@ class SlaveLog(CommitLog):
                 )
             check_fields(message)
             if self._add_sum is not None:
-                self._add_sum((end, size, zlib.crc32(file.view[at : at + size])))
+                self._add_sum((end, size, crc32(file.view[at : at + size])))
             self.end = self.committed = PhysicalOffset(end + size)
             return message

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.store.files.disk import Disk
 
@@ -64,7 +64,7 @@ class Evidence:
         positions = {
             position
             for position, size, crc in self._sums()
-            if position >= begin and ((data := view(position, size)) is None or zlib.crc32(data) != crc)
+            if position >= begin and ((data := view(position, size)) is None or crc32(data) != crc)
         }
         return sorted(positions)
 
@@ -141,7 +141,7 @@ class RecordSums:
             try:
                 if self._fd < 0 or self._size >= ROLL_BYTES:
                     self._next_file()
-                self._disk.write(self._fd, self._size, block + _CRC.pack(zlib.crc32(block)))
+                self._disk.write(self._fd, self._size, block + _CRC.pack(crc32(block)))
             except (OSError, SaturnError) as error:
                 self._failed = True
                 log.warning("checksums not written folder=%s reason=%s", self._folder, error)
@@ -208,7 +208,7 @@ def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size <= len(data):
             _, count, reach = _HEAD.unpack_from(data, at)
             end = at + _HEAD.size + count * _SUM.size
-            if end + _CRC.size <= len(data) and zlib.crc32(data[at:end]) == _CRC.unpack_from(data, end)[0]:
+            if end + _CRC.size <= len(data) and crc32(data[at:end]) == _CRC.unpack_from(data, end)[0]:
                 yield reach, data[at + _HEAD.size : end]
                 following = end + _CRC.size
         at = data.find(_MARK, following)

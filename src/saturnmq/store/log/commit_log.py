@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 import mmap
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from saturnmq.metrics import Histogram
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import CorruptRecord, FlushFailed, LocalProtocolError, StoreError
 from saturnmq.protocol.message import (
     BLANK_MAGIC,
@@ -253,7 +253,7 @@ class CommitLog:
             raise StoreError(error.message) from error
         file.target[start - file.start : end - file.start] = records[0] if len(records) == 1 else b"".join(records)
         extents: list[Extent] = []
-        add_sum, crc32 = self._add_sum, zlib.crc32
+        add_sum = self._add_sum
         for record in records:
             size = len(record)
             extents.append((start, size))

@@ -29,11 +29,11 @@ Requirements: RC-09, FLU-09, DUR-09, DUR-13, DUR-18.
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.message import TIME_END_MS
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -119,7 +119,7 @@ class Checkpoint:
             note.verify_from,
             note.index_end_ms,
         )
-        body += _CRC.pack(zlib.crc32(body))
+        body += _CRC.pack(crc32(body))
         head = (_TIMES.pack(*times) + body).ljust(SECTOR_BYTES, b"\0")
         try:
             if self.path.exists() and self.path.stat().st_size == CHECKPOINT_BYTES:
@@ -146,7 +146,7 @@ class Checkpoint:
 
 def _parse(data: bytes) -> tuple[tuple[int, int, int], Note] | None:
     """(timestamps, note) from a note's bytes; None if they are not a valid note."""
-    if len(data) < _NOTE_BYTES or zlib.crc32(data[: _NOTE.size]) != _CRC.unpack_from(data, _NOTE.size)[0]:
+    if len(data) < _NOTE_BYTES or crc32(data[: _NOTE.size]) != _CRC.unpack_from(data, _NOTE.size)[0]:
         return None
     mark, log_ms, queue_ms, index_ms, synced, dispatched, indexed, name, entries, verify, end_ms = _NOTE.unpack_from(
         data
