@@ -71,6 +71,7 @@ def test_first_snapshot_follows_one_of_zero() -> None:
     assert ticks.item._copies[0] == (ticks.now_ms - 10_000, 0, 0, ticks.now_ms, 6, 60)
     assert ticks.item.over(LAST_MINUTE) == WindowSum(60, 6, 6.0, 10.0)
     item = StatsItem()
+    assert len(WINDOWS) == 3
     for number, window in enumerate(WINDOWS):
         item.sample(ticks.now_ms, number)
         assert item._copies[number][:3] == (ticks.now_ms - window.period_ms, 0, 0)

@@ -136,6 +136,8 @@ async def test_pull_requires_readable_broker_and_broadcast_permission() -> None:
         assert (await w.send()).code == 0
         refused = await w.pull("nowhere", queue=9)
         assert (refused.code, (refused.remark or "").partition("] ")[2]) == (16, "pulling message is forbidden")
+    async with wire(broker_permission=2, auto_create_group=False) as w:
+        assert (await w.pull("nowhere")).code == 16, "the broker before the group"
     async with wire() as w:
         await w.send()
         await w.heartbeat("G", "T", message_model="BROADCASTING")

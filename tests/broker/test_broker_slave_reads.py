@@ -37,18 +37,18 @@ async def test_records_are_in_memory_up_to_a_share_of_the_machines_memory(monkey
 @pytest.mark.parametrize("enabled", [False, True])
 async def test_a_pull_is_sent_to_the_slave_of_its_group_once_records_left_memory(enabled: bool) -> None:
     async with wire(slave_read_enable=enabled) as w:
-        w.broker.groups.set(SubscriptionGroupConfig("G", broker_id=0, which_broker_when_consume_slowly=2))
+        w.broker.groups.set(SubscriptionGroupConfig("G", broker_id=3, which_broker_when_consume_slowly=2))
         for tag in ("a", "b", "b"):
             await w.send(body=b"x" * 1000, properties={"TAGS": tag})
         store = w.broker.store
         second, third = (store.physical_offset("T", 0, offset) for offset in (1, 2))  # type: ignore[arg-type]
         cases = [
-            (store.log.end - third, 2, "*", 32, "0"),  # the difference must exceed the memory
+            (store.log.end - third, 2, "*", 32, "3"),  # the difference must exceed the memory
             (store.log.end - third - 1, 2, "*", 32, "2"),
-            (store.log.end - second, 0, "*", 1, "0"),  # of the last unit that was examined: here the batch was full
+            (store.log.end - second, 0, "*", 1, "3"),  # of the last unit that was examined: here the batch was full
             (store.log.end - second - 1, 0, "*", 1, "2"),
             (100, 0, "none", 32, "2"),  # also if none matches
-            (100, 3, "*", 32, "0"),  # nothing was examined
+            (100, 3, "*", 32, "3"),  # nothing was examined
         ]
         for memory, offset, tags, count, expected in cases:
             store.memory_bytes = memory

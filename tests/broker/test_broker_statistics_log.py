@@ -118,6 +118,26 @@ async def test_minute_line_of_real_traffic_has_apaches_text(lines: Lines) -> Non
         assert not any("One Hour" in line or "One Day" in line for line in found)
 
 
+@pytest.mark.spec("MON-09", "MON-14")
+async def test_running_broker_prints_moments_and_begins_a_day_at_midnight(lines: Lines, shanghai: None) -> None:
+    clock = Clock()
+    clock.ms = MIDNIGHT - 2_500
+    async with wire(clock_ms=clock) as w:
+        await w.heartbeat("g", "T")
+        await tick(w, clock)
+        await w.send()
+        assert (await w.pull(group="g")).code == ResponseCode.SUCCESS
+        days = []
+        for _ in range(2):
+            await tick(w, clock, 2_000)
+            table = w.broker.stats.table(0.0)
+            days.append([table[f"msg{kind}TotalTodayMorning"] for kind in ("Put", "Get")])
+        assert days == [["0", "0"], ["1", "1"]]
+        assert any(
+            "[GROUP_GET_FALL_SIZE]" in line and "Stats Every 5 Minutes, Value: " in line for line in lines.take()
+        )
+
+
 @pytest.mark.spec("MON-08")
 def test_windows_are_printed_at_full_minute_hour_and_midnight(lines: Lines, shanghai: None) -> None:
     clock = Clock()

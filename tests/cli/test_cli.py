@@ -22,9 +22,12 @@ import pytest
 
 import saturnmq
 import saturnmq.hot
+import saturnmq.sync
 from saturnmq.cli.runtime import implementation
 from saturnmq.net import NetSettings, RemotingClient
 from saturnmq.protocol.frames.command import Command, encode_frame
+from saturnmq.store.files.disk import Disk
+from saturnmq.store.recovery.checkpoint import Checkpoint
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., Any]
@@ -68,6 +71,20 @@ def test_broker_prints_ready_line(serve: Start, tmp_path: Path) -> None:
     shown = (facts["store"], facts["durability"], facts["hot"], facts["namesrv"])
     assert shown == (str(tmp_path), "SYNC_FLUSH", implementation(), "none")
     assert facts["advertised"] == facts["broker"].replace("127.0.0.1", "localhost")
+
+
+@pytest.mark.spec("CLI-09")
+def test_sigterm_ends_a_broker_with_0_after_flushing(standalone: Start, tmp_path: Path) -> None:
+    hour = ("flushIntervalCommitLog", "flushCommitLogThoroughInterval", "flushIntervalConsumeQueue")
+    server = standalone(*(word for name in hour for word in ("--set", f"{name}=3600000")))
+    with saturnmq.sync.Client(name_servers=server.facts["namesrv"]) as client, client.producer("p") as out:
+        receipt = out.send("T", b"x" * 1000)
+    assert server.stop() == 0
+    checkpoint = Checkpoint(tmp_path / "data" / "checkpoint", Disk())
+    checkpoint.load()
+    end = int(receipt.offset_message_id[16:], 16) + 1000
+    assert checkpoint.note is not None and min(checkpoint.note.log_synced, checkpoint.note.dispatched) >= end
+    assert (tmp_path / "data" / "consumequeue" / "T" / str(receipt.queue.queue_id)).exists()
 
 
 @pytest.mark.spec("NS-06")

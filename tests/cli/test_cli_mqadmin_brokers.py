@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import ExitStack
 
@@ -9,6 +10,7 @@ import pytest
 from admincli import AdminCli, registered
 
 import saturnmq.sync
+from saturnmq import sql
 from saturnmq.admin.brokers import Brokers
 from saturnmq.cli.mqadmin import brokers
 from saturnmq.protocol.bodies import ConsumeStats, ConsumeStatsList, MessageQueue, OffsetWrapper
@@ -177,6 +179,12 @@ def test_query_cq_shows_the_filter_of_a_group(admin_cli: AdminCli, admin_client:
         assert lines[:2] == ["Subscription data: ", "{"]
         assert '\t"subString":"TagA || TagB",' in lines and lines[lines.index("}") + 1] == LINE
         assert next(line for line in lines if line.startswith("ConsumeQueueData")).count("eval=true") == 1
+    with admin_client.consumer("b-sql", start="first") as inbox:
+        inbox.subscribe("b-filter", sql("TAGS = 'TagA'"))
+        inbox.recv(30).ack()
+        lines = admin_cli.text(*words, "-g", "b-sql").splitlines()
+        record = json.loads(lines[lines.index("Filter data: ") + 1])
+        assert (record["consumerGroup"], record["expression"]) == ("b-sql", "TAGS = 'TagA'")
     for wrong in (("-t", "nowhere", "-q", "0"), ("-t", "b-filter", "-q", "77")):
         code, out_text, err = admin_cli.run("queryCq", *wrong, "-i", "0")
         assert (code, out_text) == (1, "") and err

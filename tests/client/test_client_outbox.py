@@ -73,8 +73,13 @@ def test_message_is_sent_only_if_the_work_was_committed(
 
     run(work)
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    designs = ("| send inside the database transaction", "| outbox: a row in a table", "| [transactional message]")
-    assert all(design in guide for design in designs)
+    for design, consequences in {
+        "| send inside the database transaction": ("read of a phantom", "the order is lost"),
+        "| outbox: a row in a table": ("can arrive twice", "consumers must be idempotent", "relay's next round"),
+        "| [transactional message]": ("asks `check`",),
+    }.items():
+        (row,) = (line for line in guide.splitlines() if line.startswith(design))
+        assert all(words in row for words in consequences)
 
 
 @pytest.mark.spec("PRC-11")

@@ -1040,7 +1040,7 @@ async def test_oneway_batches_are_written_without_waiting(cluster: Any) -> None:
         assert [entry["TAGS"] for entry in properties] == ["all", "all", "t"]
 
 
-@pytest.mark.spec("BAT-03")
+@pytest.mark.spec("BAT-03", "API-12")
 async def test_oneway_batches_use_all_queues_and_refuse_before_any_write(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers, body_bytes_max=1000) as client:
         async with client.producer("g") as out:

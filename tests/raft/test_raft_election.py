@@ -307,6 +307,10 @@ def test_vote_round_of_five_ends_early_if_nothing_can_change_it(
         ((BIG_TERM, FAILED, FAILED), (Parsed.WAIT_TO_REVOTE, "jitter")),
         ((NOT_READY, BIG_TERM, BIG_INDEX), (Parsed.WAIT_TO_REVOTE, "behind")),
         ((ACC, ACC, NOT_READY), (Parsed.PASSED, "none")),
+        # every answer but UNKNOWN counts to the quorum of valid ones
+        (((V.REJECT_UNEXPECTED_LEADER, 5), ACC, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        (((V.REJECT_TAKING_LEADERSHIP, 5), ACC, FAILED), (Parsed.WAIT_TO_VOTE_NEXT, "jitter")),
+        (((V.REJECT_UNKNOWN_LEADER, 5), ACC, FAILED), (Parsed.WAIT_TO_REVOTE, "leader")),
     ],
 )
 def test_vote_round_parse_table(answers: tuple[tuple[V | None, int], ...], expected: tuple[Parsed, str]) -> None:

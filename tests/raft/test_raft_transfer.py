@@ -243,6 +243,15 @@ def test_transferee_failure_outcomes() -> None:
     follower.heartbeat("n2", 3)
     follower.tick()
     assert follower.reply(token).code == Code.TAKE_LEADERSHIP_FAILED
+    for role in Role:  # a follower in a lower term, and any role in a higher one
+        for term, code in ((2, Code.TAKE_LEADERSHIP_FAILED), (4, Code.EXPIRED_TERM)):
+            if term == 4 or role is Role.FOLLOWER:
+                settled = Bench(log=LOG, term=2).follow("n1")
+                take(settled)
+                settled.state.role, settled.state.term = role, term
+                settled.node._transfers.progress()
+                settled.do(settled.node._leave())
+                assert settled.reply(settled.last_token).code == code
     higher = Bench(log=LOG, term=2).follow("n1")
     take(higher)
     token = higher.last_token

@@ -142,8 +142,9 @@ def test_deliver_at_sets_property_and_delay_level_goes_singly() -> None:
     levels = encoded({"body": [b"x", b"y", b"z"], "delayLevel": [1, 18, None]})
     assert [decode_properties(made.prepared.properties.encode()).get("DELAY") for made in levels] == ["1", "18", None]
     assert [made.prepared.batch for made in levels] == [False, False, True]
-    with pytest.raises(BadRowError, match=r"delayLevel is -1, must be 1\.\.18"):
-        encoded({"body": [b"x"], "delayLevel": [-1]})
+    for level in (-1, 19):
+        with pytest.raises(BadRowError, match=rf"delayLevel is {level}, must be 1\.\.18"):
+            encoded({"body": [b"x"], "delayLevel": [level]})
     columns = StructType([*BODY.fields, StructField("delayLevel", IntegerType()), StructField("deliverAt", LongType())])
     given_options = GIVEN | {"delivery": "transactional", "decisionLog": "/nowhere", "allowTimer": "true"}
     with pytest.raises(ConfigError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import os
 from functools import partial
@@ -12,7 +13,7 @@ from time import monotonic, thread_time
 from typing import Any
 
 import pytest
-from small_store import bodies, message, opened
+from small_store import NOW_MS, bodies, message, opened
 
 from loopsteps import STEP_MAX, loop_steps
 from saturnmq.protocol.errors import DiskFull, OutOfDescriptors
@@ -353,6 +354,35 @@ async def test_index_that_lags_goes_on_behind_a_damaged_record(
     assert [n for n in in_later_files if found(store, f"u{n}") != [b"%d" % n]] == []
     await store.stop()
     assert f"messages not indexed from={damaged} to={first + FILE_BYTES}" in caplog.text
+
+
+@pytest.mark.spec("RC-05")
+@pytest.mark.parametrize(("clean", "known_ms", "kept"), [(False, 0, 0), (False, 1, 1), (False, 2, 2), (True, 0, 3)])
+def test_index_files_that_end_after_the_checkpoint_are_deleted_after_a_kill(
+    tmp_path: Path, clean: bool, known_ms: int, kept: int
+) -> None:
+    """known_ms: the index time in the checkpoint of Apache's broker, of the last of so many files."""
+    ticks = itertools.count(NOW_MS)
+    files: dict[str, Any] = {"index_slots_max": 16, "index_entries_max": 60}
+    store = opened(tmp_path, clock=lambda: next(ticks), **files)
+    for number in range(160):
+        store.put(message(properties=b"KEYS\x01k%d" % number))
+    asyncio.run(store.write_all())
+    if clean:
+        asyncio.run(store.stop())
+    else:
+        store.close_files()
+    paths = sorted((tmp_path / "index").iterdir())
+    times = [0, *(int.from_bytes(path.read_bytes()[8:16], "big") for path in paths)]
+    for path in paths:
+        os.utime(path, (1, 1))
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:16] + times[known_ms].to_bytes(8, "big") + bytes(4096 - 24))
+
+    store = opened(tmp_path, **files)
+    assert [path.stat().st_mtime == 1 for path in paths if path.exists()].count(True) == kept
+    assert all(len(found(store, f"k{number}")) == 1 for number in range(160))
+    store.close_files()
 
 
 @pytest.mark.spec("DUR-13", "RC-05")

@@ -54,6 +54,7 @@ def zone_of_utc_plus_11(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.spec("DEL-02")
 @pytest.mark.usefixtures("zone_of_utc_plus_11")
 @pytest.mark.parametrize(("ahead_h", "left"), [(11, 3), (0, 5)])
 async def test_delete_when_is_an_hour_of_the_local_time_zone(tmp_path: Path, ahead_h: int, left: int) -> None:
