@@ -74,7 +74,9 @@ def rules() -> Rules:
         ({"lock": "31"}, "page_cache", "31 ms"),
     ],
 )
-def test_alarm_begins_once_and_ends(found: dict[str, Any], rule: str, value: str) -> None:
+def test_alarm_begins_once_and_ends(
+    found: dict[str, Any], rule: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
     alarms = Alarms()
     alarms.rules = rules()
     for _ in range(2):
@@ -82,6 +84,9 @@ def test_alarm_begins_once_and_ends(found: dict[str, Any], rule: str, value: str
     assert [(one.rule, one.value, one.began) for one in alarms.events] == [(rule, value, True)]
     alarms.look(survey(), {})
     assert alarms.active == {} and not alarms.events[-1].began
+    assert [text.partition(" what=")[0] for text in caplog.messages] == [
+        f"alarm {state} rule={rule}" for state in ("began", "ended")
+    ]
 
 
 @pytest.mark.spec("CON-07", "OPS-17")

@@ -92,6 +92,7 @@ async def test_session_ends_by_logout_idle_time_and_new_password(console: Open) 
         assert (await one.browser.post("/do/logout", data={"csrf": "wrong"})).status_code == 403
         assert (await one.browser.get("/audit")).status_code == 200
         await one.browser.post("/do/logout", data={"csrf": token})
+        assert "saturnmq_session" not in one.browser.cookies
         assert (await one.browser.get("/audit")).status_code == 303
         await one.log_in()
         clock.now += 3601

@@ -18,6 +18,7 @@ from browsing import name_server
 from saturnmq import Client
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.message import Message, Outgoing
+from saturnmq.console import analysis
 from saturnmq.console.conditions import Conditions
 from saturnmq.console.jobs import Job
 from saturnmq.console.search import Hits, LastHits, hit_of
@@ -216,9 +217,15 @@ async def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
             tables = {title: {name: count for name, count, _ in rows} for title, rows in shares.tables}
             assert shares.count == 42 and shares.least == 3
             assert tables["Tags"] == {"a": 20, "b": 20, "": 1, "c": 1}
-            assert tables["Properties"]["shop"] == 40 and sum(tables["Sizes"].values()) == 42
+            assert tables["Properties"]["shop"] == 40 and tables["Sizes"] == {"< 100 B": 42}
             assert sum(rate * 60 for _, rate in shares.rates) == pytest.approx(42)
             assert ">47.6 %<" in await shown(one, job)
+
+
+def test_sizes_of_an_analysis_are_powers_of_ten() -> None:
+    edges = [limit - less for limit in (100, 1000, 10_000, 100_000, 1_000_000) for less in (1, 0)]
+    classes = ["100", "1000", "1000", "10000", "10000", "100000", "100000", "1000000", "1000000"]
+    assert [analysis._size_class(size) for size in edges] == [*(f"< {limit} B" for limit in classes), ">= 1000000 B"]
 
 
 @pytest.mark.spec("CON-09")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ async def test_producers_are_listed_by_group_and_by_topic(console: Open) -> None
             assert client.client_id in page
             page = (await one.browser.get("/producers?group=unknown&topic=orders")).text
             assert 'role="alert"' in page and "No producer is connected." in page
+            async with AsyncExitStack() as others:
+                for number in range(50):
+                    await others.enter_async_context(client.producer(f"a-{number}"))
+                pages = [(await one.browser.get(f"/producers?page={number}")).text for number in (1, 2)]
+            assert [f"<td>{name}</td>" in page for page in pages for name in ("orders-p", "a-0")] == [
+                False,
+                True,
+                True,
+                False,
+            ]
 
 
 @pytest.mark.spec("CON-01")

@@ -45,6 +45,21 @@ def test_password_is_checked_with_the_parameters_that_are_stored() -> None:
         assert not check_password("correct horse", wrong), wrong
 
 
+def test_login_of_an_unknown_user_computes_a_hash_too(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time of an answer would show which names exist."""
+    scrypt, costs = module._scrypt, []
+
+    def noted(password: str, salt: bytes, *cost: int) -> bytes:
+        costs.append(cost)
+        return scrypt(password, salt, *cost)
+
+    monkeypatch.setattr(module, "_scrypt", noted)
+    sessions = Sessions(users)
+    for name in ("root", "unknown"):
+        assert asyncio.run(sessions.attempt(name, "wrong password", "10.0.0.1:1")) is None
+    assert costs == [(2**14, 8, 1)] * 2
+
+
 def test_parameters_of_a_password_are_bounded() -> None:
     def stored(n: int, r: int, p: int) -> str:
         digest = hashlib.scrypt(b"x", salt=b"salt", n=n, r=r, p=p, dklen=32, maxmem=2**28)

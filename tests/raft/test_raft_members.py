@@ -133,7 +133,7 @@ def test_members_file_restores_what_was_written(tmp_path: Path) -> None:
     file = MembersFile(tmp_path)
     assert file.read() == ()
     known = (
-        Configuration({"n0": "h:1", "n1": "h:2"}, frozenset(("n1",)), index=LedgerIndex(4)),
+        Configuration({"n0": "h:1", "n1": "h:2"}, frozenset(("n1",)), index=LedgerIndex(0)),
         Configuration({"n0": "h:1"}, removed=frozenset(("n1",)), index=LedgerIndex(9)),
     )
     generations = (ConfigurationGeneration(known), ConfigurationGeneration(known[:1], (LedgerIndex(7), Term(3))))

@@ -193,6 +193,19 @@ def test_later_heartbeat_never_shortens_what_an_earlier_one_allowed() -> None:
     assert bench.state.role is Role.CANDIDATE
 
 
+@pytest.mark.spec("DL-H07")
+def test_follower_of_a_new_leader_waits_only_as_long_as_that_one_announced() -> None:
+    bench = bench_of(term=5)
+    hear(bench, STANDARD_MS)
+    hear(bench, 0)  # it steps down
+    hear(bench, FAST_MS, "n2")
+    leak_max = bench.node.settings.heartbeat_leak_max
+    bench.tick(FAST_MS * leak_max)
+    assert (bench.state.role, bench.state.leader_id) == (Role.FOLLOWER, "n2")
+    bench.tick(1)
+    assert bench.state.role is Role.CANDIDATE
+
+
 @pytest.mark.spec("CHA-07", "DL-E07")
 def test_follower_takes_over_the_leaders_choice_for_its_election() -> None:
     bench = bench_of(term=5)

@@ -48,6 +48,13 @@ def give(bench: Bench, to: str | None = "n1", term: int = 2, by: str = "n0") -> 
     return bench.ask(TransferRequest(transfer_id=by, transferee_id=to, term=term))
 
 
+@pytest.mark.spec("DL-X08")
+def test_lease_is_held_until_the_millisecond_of_its_end() -> None:
+    bench = confirmed_leader()
+    end_ms = bench.node._heartbeats.lease_ends_ms
+    assert bench.node.holds_lease(end_ms - 1) and not bench.node.holds_lease(end_ms)
+
+
 @pytest.mark.spec("DL-L01", "DL-L07")
 def test_transfer_checks_in_order() -> None:
     bench = leader(transfer_lag_max=2)
