@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,11 @@ import pytest
 from wire import Wire, wire
 
 from saturnmq.broker import Broker
+from saturnmq.broker.access_control import AccessControl
+from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.reporting import Reporting
+from saturnmq.broker.services.timer import TimerService
+from saturnmq.broker.services.transactions import Transactions
 from saturnmq.broker.state import filters
 from saturnmq.namesrv.kv_config import KVConfig
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -60,8 +67,35 @@ async def test_every_state_file_is_written_at_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CF-03")
-def test_filters_are_saved_every_ten_seconds() -> None:
-    assert filters.SAVE_SECONDS == 10
+async def test_periodic_work_of_a_broker_runs_at_its_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals_s = {
+        (Broker, "_save_offsets"): 5,
+        (Broker, "expire_clients"): 10,
+        (filters.Filters, "save_soon"): 10,
+        (DelayService, "save"): 10,
+        (TimerService, "save"): 10,
+        (AccessControl, "reload"): 5,
+        (Reporting, "tick"): 1,
+        (Transactions, "note_progress"): 1,
+    }
+    loop, runs = asyncio.get_running_loop(), defaultdict[str, list[int]](list)
+
+    def noted(owner: type, name: str) -> Callable[..., Any]:
+        work = getattr(owner, name)
+
+        def run(self: Any) -> Any:
+            runs[f"{owner.__name__}.{name}"].append(round(loop.time() - began))
+            return work(self)
+
+        return run
+
+    for owner, name in intervals_s:
+        monkeypatch.setattr(owner, name, noted(owner, name))
+    began = loop.time()
+    async with wire():
+        await asyncio.sleep(30.5)  # poll: virtual time
+        expected = {f"{owner.__name__}.{name}": list(range(s, 31, s)) for (owner, name), s in intervals_s.items()}
+        assert {name: [at for at in times if at] for name, times in runs.items()} == expected
 
 
 @pytest.mark.spec("CF-04")
