@@ -127,6 +127,12 @@ async def test_records_on_disk_only_are_read_in_a_thread(tmp_path: Path, monkeyp
     disk.gate.set()
     await reading
     assert sum(size for _, size in disk.reads) >= sum(put.size for put in puts[:4]) and disk.reads[0][0] == 0
+    disk.reads.clear()
+    read = store.cold_read("T", 0, 3, 3)
+    assert read is not None
+    read()
+    begin, end = puts[3].physical_offset, puts[5].end_offset
+    assert begin < CL < end and disk.reads == [(begin, CL - begin), (0, end - CL)], "positions in their files"
     disk.cached = True
     assert store.cold_read("T", 0, 0, 4) is None
     await store.stop()

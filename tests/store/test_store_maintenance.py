@@ -184,6 +184,9 @@ def test_transient_pool_exposes_committed_and_loses_uncommitted(tmp_path: Path) 
         await again.stop()
 
     asyncio.run(work())
+    operations = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    (row,) = (line for line in operations.splitlines() if "`ASYNC_FLUSH` with `transientStorePoolEnable=true`" in line)
+    assert "it is in a buffer of the process | **no**: up to `commitIntervalCommitLog` (200 ms) is lost" in row
     assert StoreSettings(transient_pool_enable=True, flush_disk_type=FlushDiskType.SYNC_FLUSH).pool_size == 0
     plain = opened(tmp_path / "plain")
     plain.put(message(b"in the file"))
