@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants clean
+.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants dist wheels clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -196,6 +196,13 @@ spec-coverage: $(LIGHT)  ## which requirement has a test
 
 mutants: $(READY)  ## plant small defects in a package, print those that no test notices (P=acl, N=50, SEED=, ARGS=--verbose)
 	PYTHONPATH=tools $(BIN)/python -m mutants $(or $(P),$(error say which package: make mutants P=acl)) --count $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# URL=: the repository's address, which an index shows.
+dist: $(LIGHT)  ## sdist, a wheel for this Python and a pure one, in dist/, the same bytes each time (URL=)
+	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py
+
+wheels: $(LIGHT)  ## as dist, with a wheel for each Python of this machine, each tested in an empty environment
+	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py --wheels --check
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants
