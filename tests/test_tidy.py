@@ -24,6 +24,7 @@ TOP_LEVEL = {
     "sync.py",
     "tasks.py",
     "descriptors.py",
+    "extras.py",
     "avro.py",
     "durable.py",
     "errors.py",

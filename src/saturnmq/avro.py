@@ -14,6 +14,7 @@ import decimal
 import functools
 import io
 import json
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -208,9 +209,7 @@ def _fastavro() -> ModuleType:
         import fastavro
         import fastavro.read
     except ImportError as error:
-        raise ConfigError(
-            "Avro needs fastavro: pip install fastavro, or pip install 'saturnmq[spark]' or 'saturnmq[console]'"
-        ) from error
+        raise ConfigError(f"Avro needs fastavro: {sys.executable} -m pip install fastavro") from error
     fastavro.read.LOGICAL_READERS.update(_READERS)
     return fastavro
 

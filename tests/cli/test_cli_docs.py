@@ -137,7 +137,7 @@ def test_readme_runs_top_to_bottom_on_default_standalone(
     for name, value in SHORT_JAVA.items():
         monkeypatch.setenv(name, value)
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert "    .venv/bin/saturnmq standalone --data ./data\n" in text
+    assert "    saturnmq standalone --data ./data\n" in text
     ports = ("--namesrv-port", "0", "--port", "0")
     address = serve("standalone", "--data", str(tmp_path / "data"), *ports).facts["namesrv"]
     (ten_lines, spark) = (code for kind, code in blocks("README.md") if kind == "python")

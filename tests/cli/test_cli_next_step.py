@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_missing_packages_are_named_with_their_installation(monkeypatch: pytest.
     monkeypatch.setattr(console, "NEEDED", ("no_such_package",))
     with pytest.raises(ConfigError, match="needs the packages no_such_package") as caught:
         console.require_packages()
-    assert caught.value.hint == "Install them: pip install 'saturnmq[console]'"
+    assert str(caught.value.hint).startswith(f"Install them: {sys.executable} -m pip install 'starlette>=")
     arguments = argparse.Namespace(console=True, print_config=False, config=None, data=None, set=[])
     monkeypatch.setattr(servers, "configure", lambda *given: None)
     monkeypatch.setattr(servers, "Reload", lambda *given: None)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from packaging.requirements import Requirement
+
+from saturnmq.extras import install_command
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -75,6 +81,26 @@ asyncio.run(main())
     assert done.stdout.strip() == "sent 0", done.stderr
 
 
+def named(command: str) -> list[Requirement]:
+    program, *words = shlex.split(command)
+    assert (program, words[:3]) == (sys.executable, ["-m", "pip", "install"])
+    return sorted(map(Requirement, words[3:]), key=str)
+
+
+@pytest.mark.spec("PKG-05")
+@pytest.mark.parametrize("extra", ["spark", "console", "compression", "msgspec", "pydantic"])
+def test_install_command_of_an_extra_names_its_packages(extra: str) -> None:
+    assert named(install_command(extra)) == sorted(map(Requirement, PROJECT["optional-dependencies"][extra]), key=str)
+
+
+def test_install_command_without_metadata_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> NoReturn:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    assert install_command("spark").endswith(" -m pip install 'saturnmq[spark]'")
+
+
 @pytest.mark.spec("PKG-05", "SPK-03")
 def test_missing_extra_error_names_install_command() -> None:
     code = (
@@ -83,5 +109,5 @@ def test_missing_extra_error_names_install_command() -> None:
     )
     done = run_python(code)
     assert done.returncode == 2
-    assert "pip install 'saturnmq[spark]'" in done.stderr
+    assert f"{sys.executable} -m pip install 'pyspark" in done.stderr
     assert "Traceback" not in done.stderr

@@ -322,7 +322,7 @@ def test_spark_tests_without_java_are_skipped_by_name(tmp_path: Path) -> None:
     done = run(*command, cwd=HERE.parents[1], PYTHONPATH=str(tmp_path), SATURNMQ_GATE="")
     assert done.returncode == 0, done.stdout
     assert "1 passed, 1 skipped" in done.stdout
-    assert "Spark needs Java: no Java: set JAVA_HOME, or pip install 'saturnmq[spark]'" in done.stdout
+    assert f"Spark needs Java: no Java: set JAVA_HOME, or {sys.executable} -m pip install 'pyspark" in done.stdout
 
 
 @pytest.mark.spec("SPK-15")

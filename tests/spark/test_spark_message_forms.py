@@ -56,7 +56,7 @@ def sent(server: SyncEmbeddedBroker) -> list[Row]:
 
 
 def test_every_form_of_message_is_read_by_batch_and_stream(server: SyncEmbeddedBroker) -> None:
-    pytest.importorskip("lz4.frame", reason="pip install 'saturnmq[compression]'")
+    pytest.importorskip("lz4.frame", reason="lz4 is in the extra compression")
     due = Counter(sent(server))
     options = {"topic": TOPIC, "columns": "body,tags,keys,propertiesMap", "startingOffsets": "earliest"}
     data = RocketMQDataSource(options | {"nameServer": server.name_servers})

@@ -106,9 +106,7 @@ def test_table_of_newer_version_or_without_a_stream_is_refused(tmp_path: Path) -
     for text in (None, "{}", "no JSON"):
         if text is not None:
             (tmp_path / "t" / ownership.OWNER_FILE).write_text(text)
-        with pytest.raises(
-            ConfigError, match=r"made by another version of SaturnMQ; upgrade this one with pip install"
-        ):
+        with pytest.raises(ConfigError, match=r"made by another version of SaturnMQ; upgrade this one"):
             ownership.check(stream)
         with pytest.raises(ConfigError, match="made by another version"):
             ownership.check_replaceable(rows)

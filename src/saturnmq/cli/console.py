@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from saturnmq.cli.cluster import chosen_cluster
 from saturnmq.cli.output import EXIT_DONE, emit, ready, show_rows, warn, write
+from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def require_packages() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         refusal = ConfigError(f"the console needs the packages {', '.join(missing)}, which are not installed")
-        refusal.hint = "Install them: pip install 'saturnmq[console]'"
+        refusal.hint = f"Install them: {install_command('console')}"
         raise refusal
 
 

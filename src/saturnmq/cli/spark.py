@@ -9,6 +9,7 @@ import argparse
 import importlib
 from collections.abc import Sequence
 
+from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 
 
@@ -33,7 +34,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         pipelines = importlib.import_module("saturnmq.spark.pipelines")
     except ImportError as error:
         refusal = ConfigError(f"the package {error.name}, which the pipelines of Spark need, is not installed")
-        refusal.hint = "Install it: pip install 'saturnmq[spark]'"
+        refusal.hint = f"Install it: {install_command('spark')}"
         raise refusal from error
     common = [f"--{name}" for name in ("json", "quiet") if getattr(args, name)]
     code: int = pipelines.main([*arguments, *common, *args.unparsed])

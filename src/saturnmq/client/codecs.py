@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from saturnmq.errors import DecodeError, EncodeError
+from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.json_dialect import standard_dumps, standard_loads
 
@@ -132,7 +133,7 @@ class TypedJsonCodec(ABC, Generic[T]):
             module = importlib.import_module(self.package)
         except ImportError as error:
             raise ConfigError(
-                f"json_codec({self._name}) needs {self.package}: pip install 'saturnmq[{self.package}]'"
+                f"json_codec({self._name}) needs {self.package}: {install_command(self.package)}"
             ) from error
         try:
             self._prepare(module, kind)

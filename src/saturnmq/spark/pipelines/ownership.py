@@ -271,8 +271,8 @@ def _owner(files: Files, table: str) -> Owner | None:
     except (ValueError, KeyError, TypeError) as error:
         problem = f"no readable content ({error!r})"
     raise ConfigError(
-        f"{table}/{OWNER_FILE}: {problem}: the table was made by another version of SaturnMQ; upgrade this one with "
-        "pip install --upgrade 'saturnmq[spark]', or name another folder by --lake"
+        f"{table}/{OWNER_FILE}: {problem}: the table was made by another version of SaturnMQ; upgrade this one, "
+        "or name another folder by --lake"
     )
 
 
