@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants dist wheels clean
+.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants dist wheels deploy-tools clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -203,6 +203,12 @@ dist: $(LIGHT)  ## sdist, a wheel for this Python and a pure one, in dist/, the 
 
 wheels: $(LIGHT)  ## as dist, with a wheel for each Python of this machine, each tested in an empty environment
 	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py --wheels --check
+
+# The tests of deploy/ and of the workflows use them where they are; helm, kubeconform and actionlint are built, which needs Go.
+deploy-tools:  ## what checks deploy/ and the workflows: hadolint, zizmor, helm, kubeconform ... into build/tools
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check -r tools/deploy-tools.txt
+	for module in $$(sed -n 's/^# go: //p' tools/deploy-tools.txt); do GOBIN=$(CURDIR)/build/tools/bin go install $$module || exit 1; done
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants

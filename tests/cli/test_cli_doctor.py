@@ -124,3 +124,30 @@ def test_doctor_names_each_port_without_authentication(cluster: Cluster, tmp_pat
         ("broker-a/0", "ok"),
     ]
     assert {row["text"] for row in running} == {"open without authentication, for this machine only"}
+
+
+@pytest.mark.spec("UX-04")
+def test_deploy_check_tries_the_addresses_that_clients_are_given(cluster: Cluster) -> None:
+    done = cluster.cli("deploy", "check", "--json", env=cluster.environment)
+    document = json.loads(done.stdout)
+    assert document["command"] == "deploy check" and done.returncode == 0
+    assert [(row["check"], row["result"]) for row in document["rows"]] == [
+        ("NameServer", "ok"), ("advertised address", "ok"),
+    ]  # fmt: skip
+
+
+@pytest.mark.spec("UX-04")
+def test_deploy_check_names_the_key_of_an_address_without_server(
+    standalone: Callable[..., Any], started_cli: Callable[..., Any]
+) -> None:
+    server = standalone("--set", "advertisedPort=1")
+    done = started_cli("deploy", "check", "-n", server.facts["namesrv"])
+    assert done.returncode == 3, done.stderr
+    assert "problem advertised address: broker-a/0 at 127.0.0.1:1: not usable from here" in done.stdout
+    assert "what to do: set brokerIP1 there to a name or address that all clients reach" in done.stdout
+
+
+@pytest.mark.spec("UX-04")
+def test_deploy_check_without_a_server_says_how_to_start_one(started_cli: Callable[..., Any]) -> None:
+    done = started_cli("deploy", "check", "-n", "127.0.0.1:1")
+    assert done.returncode == 3 and "saturnmq namesrv" in done.stdout

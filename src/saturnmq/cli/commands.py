@@ -311,6 +311,18 @@ CHECKS: Final = (
             flag("--quick", help="less than 2 s: short timeouts, few measurements"),
         ),
     ),
+    CliCommand(
+        "deploy",
+        "check that clients can use a cluster where it is deployed",
+        "saturnmq deploy check -n 127.0.0.1:9876",
+    ),
+    CliCommand(
+        "deploy check",
+        "check that NameServers and brokers answer at the addresses that clients are given; changes nothing",
+        "saturnmq deploy check -n 127.0.0.1:9876",
+        "saturnmq.cli.everyday.doctor:run_deploy_check",
+        CLUSTER,
+    ),
 )  # fmt: skip
 
 BENCH_TOPIC: Final = option(

@@ -143,8 +143,11 @@ def print_error(problems: list[str], hint: str, number: int | None, as_json: boo
 
 
 def ready(command: str, facts: dict[str, str], args: argparse.Namespace) -> None:
-    """Print the line that reports a server as ready (CLI-09)."""
+    """Print the line that reports a server as ready (CLI-09), and notify the service manager."""
+    from saturnmq.cli.systemd import report_ready  # here: it imports asyncio
+
     if args.json:
         emit(command, [facts])
     else:
         write("saturnmq: ready " + " ".join(f"{name}={value}" for name, value in facts.items()))
+    report_ready()

@@ -1,6 +1,6 @@
-"""`saturnmq doctor`: checks this machine, a configuration file and a cluster, with what to do about each finding.
+"""`saturnmq doctor` checks this machine, a configuration file and a cluster, `saturnmq deploy check` what clients reach.
 
-Requirements: CLI-06, OPS-09.
+Both say what to do about each finding. Requirements: CLI-06, OPS-09, UX-04.
 """
 
 from __future__ import annotations
@@ -44,6 +44,18 @@ def run_doctor(args: argparse.Namespace) -> int:
     return run(main, args)
 
 
+def run_deploy_check(args: argparse.Namespace) -> int:
+    """Print whether NameServers and brokers can be reached at the addresses that clients are given; exit code 3 if not."""
+
+    async def main() -> int:
+        from saturnmq.cli.everyday.checks.cluster import check_addresses
+
+        async with admin_of(args, timeout_ms=round(SECONDS * 1000)) as admin:
+            return _report(await check_addresses(admin, seconds=SECONDS), args)
+
+    return run(main, args)
+
+
 def _local(args: argparse.Namespace, node: NodeFile | None) -> list[Finding]:
     """The checks of this machine, which block."""
     folder: Path = args.data or (node.store if node is not None else None) or Path()
@@ -70,7 +82,7 @@ def _report(findings: list[Finding], args: argparse.Namespace) -> int:
     counts = Counter(finding.result for finding in findings)
     if args.json:
         rows = [each._asdict() | {"result": each.result.value, "advice": each.advice or None} for each in findings]
-        emit("doctor", rows, well=not counts[Result.PROBLEM])
+        emit(args.command.name, rows, well=not counts[Result.PROBLEM])
     else:
         for each in findings:
             if not args.quiet or each.result is not Result.OK:

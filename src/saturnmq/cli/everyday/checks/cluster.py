@@ -44,31 +44,30 @@ class Runtime(NamedTuple):
     answered_ms: int
 
 
+async def check_addresses(admin: Admin, *, seconds: float) -> list[Finding]:
+    """What a client needs first: NameServers that answer, and brokers at the addresses that these give to clients."""
+    responses = await _listings(admin, seconds)
+    brokers = routed(responses)
+    states = await _states(admin, brokers, seconds)
+    local = all(map(_is_loopback, admin.connection.name_servers))
+    findings = [*name_servers(responses), *_missing_brokers(responses, brokers)]
+    for address, name in brokers.items():
+        state = states[address]
+        error = None if isinstance(state, Runtime) else state
+        findings.append(address_finding(f"{name} at {address}", address, error, local=local))
+    return findings
+
+
 async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Finding]:
     """All checks over the network; no server is waited for longer than `seconds`."""
-    connection = admin.connection
-
-    async def listing(address: str) -> ClusterInfo:
-        answer = await connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
-        return ClusterInfo.decode(answer.body)
-
-    responses = await ask_each(connection.name_servers, listing, seconds=seconds)
+    responses = await _listings(admin, seconds)
     findings = list(name_servers(responses))
     brokers = routed(responses)
     findings += await authentication(admin, responses, brokers, seconds=seconds)
-    if not brokers:
-        if any(isinstance(response, ClusterInfo) for response in responses.values()):
-            advice = "start one: saturnmq broker -n NAMESERVER, and look into its log for `registered`"
-            findings.append(problem("brokers", "routes", "no broker is registered", advice))
-        return findings
-
-    async def runtime(address: str) -> Runtime:
-        asked_ms = _now_ms()
-        return Runtime(await admin.brokers.runtime(address), asked_ms, _now_ms())
-
-    states = await ask_each(brokers, runtime, seconds=seconds)
+    findings += _missing_brokers(responses, brokers)
+    states = await _states(admin, brokers, seconds)
     ports = await asyncio.gather(*(_fast_port(address, seconds) for address in brokers))
-    local = all(_is_loopback(address) for address in connection.name_servers)
+    local = all(map(_is_loopback, admin.connection.name_servers))
     for (address, name), fast in zip(brokers.items(), ports, strict=True):
         findings += broker_findings(f"{name} at {address}", address, states[address], local=local)
         findings += fast_port(f"{name} at {address}", open_=fast, reached=isinstance(states[address], Runtime))
@@ -76,6 +75,32 @@ async def check_cluster(admin: Admin, *, seconds: float, tls: bool) -> list[Find
     if tls:
         findings += await asyncio.gather(*(_served_certificate(address, seconds) for address in responses | states))
     return findings
+
+
+async def _listings(admin: Admin, seconds: float) -> dict[str, ClusterInfo | SaturnError]:
+    """The brokers that each NameServer lists."""
+    connection = admin.connection
+
+    async def listing(address: str) -> ClusterInfo:
+        answer = await connection.read(address, RequestCode.GET_BROKER_CLUSTER_INFO, main_port=True)
+        return ClusterInfo.decode(answer.body)
+
+    return await ask_each(connection.name_servers, listing, seconds=seconds)
+
+
+async def _states(admin: Admin, brokers: dict[str, str], seconds: float) -> dict[str, Runtime | SaturnError]:
+    async def runtime(address: str) -> Runtime:
+        asked_ms = _now_ms()
+        return Runtime(await admin.brokers.runtime(address), asked_ms, _now_ms())
+
+    return await ask_each(brokers, runtime, seconds=seconds)
+
+
+def _missing_brokers(responses: dict[str, ClusterInfo | SaturnError], brokers: dict[str, str]) -> Iterator[Finding]:
+    """NameServers that answer, and have no broker."""
+    if not brokers and any(isinstance(response, ClusterInfo) for response in responses.values()):
+        advice = "start one: saturnmq broker -n NAMESERVER, and look into its log for `registered`"
+        yield problem("brokers", "routes", "no broker is registered", advice)
 
 
 def name_servers(responses: dict[str, ClusterInfo | SaturnError]) -> Iterator[Finding]:
