@@ -137,7 +137,7 @@ def test_compact_interrupted_leaves_old_table_and_rerun_completes(
         patch.setattr(compact.ctypes, "CDLL", lambda *_, **__: object())
         assert compact.run(spark, conf_of(table), quietly).more["files_after"] == 1
     assert numbers() == list(range(20)) and len(list(table.rglob("*.parquet"))) == 2
-    monkeypatch.setattr(compact, "merged_rows", lambda spark, table, group: spark.range(3))
+    monkeypatch.setattr(compact, "merged_rows", lambda _frame, _count: spark.range(3))
     (table / "date=2026-03-01/hour=4" / "more.parquet").write_bytes(
         (next((table / "date=2026-03-01/hour=5").iterdir())).read_bytes()
     )

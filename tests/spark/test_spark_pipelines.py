@@ -24,7 +24,6 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import ConsumerSendMsgBack
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.protocol.message import Host, Message, encode_record
-from saturnmq.spark import lake_sink
 from saturnmq.spark.connect import ConnectionOptions, linked
 from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.log_scan import log_files
@@ -529,17 +528,6 @@ def test_export_decodes_avro_and_separates_bad_bodies(spark: Any, server: SyncEm
         (1, "no Avro of the schema"),
         (3, "no Avro of the schema"),
     ]
-
-
-@pytest.mark.spec("PIP-03")
-@pytest.mark.parametrize(
-    ("name", "why"), [("delta", "fails on PySpark 4.3"), ("iceberg", "fails on PySpark 4.2 and 4.3")]
-)
-def test_unsupported_lake_format_is_refused_with_reason(name: str, why: str) -> None:
-    arguments = ["export", "--name-servers", "127.0.0.1:1", "--topic", "T", "--lake", "/nowhere", "--format", name]
-    with pytest.raises(ConfigError, match=f"--format={name}: .*{why}"):  # exit 2, before a session is started
-        main(arguments)
-    assert isinstance(lake_sink.sink_of("parquet"), lake_sink.ParquetSink)
 
 
 START_MS = int(NOON.timestamp() * 1000)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 # No other package of saturnmq imports pyspark; here it is imported inside functions only (SPK-03).
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from saturnmq.spark.topic_reads import TopicReads
 
@@ -76,4 +76,25 @@ def topic(spark: SparkSession, name: str, *, name_server: str | None = None, **o
     return reads_of(spark, name, name_server, options)
 
 
-__all__ = ["register", "session", "topic"]
+def to_lake(
+    table_format: str,
+    table: str,
+    *,
+    partition_by: Iterable[str] = (),
+    catalog: str | None = None,
+    namespace: str | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch` that adds each micro-batch of a stream to a Delta or Iceberg table exactly once.
+
+        rows = topic(spark, "orders", name_server="localhost:9876").stream(since=0)
+        query = rows.writeStream.option("checkpointLocation", "./checkpoint").foreachBatch(to_lake("delta", "./orders")).start()
+
+    table_format: delta or iceberg. table: its folder; it is created with the columns of the stream. catalog, namespace: of
+    Iceberg, by default an SQLite file beside the table, and saturnmq. Raises ConfigError for options that are not valid.
+    """
+    from saturnmq.spark.lake_sink import to_lake as writer_to
+
+    return writer_to(table_format, table, tuple(partition_by), catalog, namespace)
+
+
+__all__ = ["register", "session", "to_lake", "topic"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Read by the command table and by the pipelines, which import pyspark.
 SUMMARIES: Final = {
-    "export": "topics to Parquet files, what is new since the last run",
+    "export": "topics to Parquet, Delta or Iceberg tables, what is new since the last run",
     "replay": "messages of a lake or of commit log files to a topic again",
     "trace": "message traces: latencies per minute, slow consumers, unconsumed messages; with a report",
     "stats": "throughput and lag by minute, hour and day, and alerts; with a report",

@@ -8,6 +8,9 @@ rows. Only libraries that list folders and skip a file that disappeared meanwhil
 between listing it and reading its size; they do so in any folder that changes. Files that a killed export left unfinished are not
 taken over.
 
+A Delta or Iceberg table gets one commit per folder, which exchanges its files; readers see the table before or after it, and
+the replaced files stay for readers of older versions.
+
 Requirements: PIP-07.
 """
 
@@ -19,9 +22,10 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +34,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from saturnmq.durable import sync_path
 from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.spark.lake_files import DataFile
+from saturnmq.spark.lake_sink import Target, layout_of, rows_in, target_at, written
 from saturnmq.spark.option_table import duration_ms, size
 from saturnmq.spark.pipelines import SUMMARIES, lake, ownership, running, sink_log
 from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
@@ -45,12 +51,14 @@ class CompactConf(Conf):
     """Selection of files to compact.
 
     target_bytes: target size of a new file, which may reach twice that. closed_after_ms: how long after its end an hour is closed,
-    so that its files are merged.
+    so that its files are merged. catalog, namespace: of Iceberg tables.
     """
 
     path: str = ""
     target_bytes: int = 256 << 20
     closed_after_ms: int = 900_000
+    catalog: str | None = None
+    namespace: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,7 @@ def find_groups(table: Path, files: list[Path], closed_before: datetime, target_
         by_folder.setdefault(path.parent, []).append(path)
     selected = []
     for folder, paths in sorted(by_folder.items()):
-        hour_end = _hour_end(folder)
-        if hour_end is None:
-            raise ConfigError(
-                f"{table}: {folder} is no folder of an hour; compact is for tables with date= and hour= folders"
-            )
+        hour_end = _hour_end(table, dict(part.split("=", 1) for part in folder.parts if "=" in part))
         total_bytes = sum((table / path).stat().st_size for path in paths)
         new_count = max(1, total_bytes // target_bytes)
         if hour_end <= closed_before and len(paths) > new_count:
@@ -83,58 +87,98 @@ def find_groups(table: Path, files: list[Path], closed_before: datetime, target_
     return selected
 
 
-def _hour_end(folder: Path) -> datetime | None:
-    partition_values = dict(part.split("=", 1) for part in folder.parts if "=" in part)
+def _hour_end(table: Path | str, partition_values: Mapping[str, str | None]) -> datetime:
+    """Return the end of the hour that a partition is of. Raises ConfigError."""
     try:
-        hour_begin = datetime.strptime(f"{partition_values['date']} {int(partition_values['hour']):02d}", "%Y-%m-%d %H")
+        date, hour = partition_values["date"], int(partition_values["hour"] or "")
+        hour_begin = datetime.strptime(f"{date} {hour:02d}", "%Y-%m-%d %H")
     except (KeyError, ValueError):
-        return None
+        folder = "/".join(f"{name}={value}" for name, value in partition_values.items())
+        raise ConfigError(
+            f"{table}: {folder or 'a table without partitions'} is no folder of an hour; "
+            "compact is for tables with date= and hour= folders"
+        ) from None
     return hour_begin.replace(tzinfo=UTC) + timedelta(hours=1)
 
 
-def merged_rows(spark: SparkSession, table: Path, group: FileGroup) -> DataFrame:
+def merged_rows(frame: DataFrame, new_count: int) -> DataFrame:
     """Return the rows of the files of a group, in queue order, in `new_count` partitions."""
-    frame = spark.read.parquet(*(str(table / path) for path in group.files))
     sort_columns = [name for name in lake.POSITION_COLUMNS if name in frame.columns]
-    if group.new_count == 1:
+    if new_count == 1:
         frame = frame.coalesce(1)
     elif sort_columns:
-        frame = frame.repartitionByRange(group.new_count, *reversed(sort_columns))
+        frame = frame.repartitionByRange(new_count, *reversed(sort_columns))
     else:
-        frame = frame.repartition(group.new_count)
+        frame = frame.repartition(new_count)
     return frame.sortWithinPartitions(*sort_columns) if sort_columns else frame
 
 
 def build(spark: SparkSession, conf: CompactConf) -> DataFrame:
     """Return the table as readers see it; compaction does not change its rows."""
-    return spark.read.parquet(conf.path)
+    target = target_at(conf.path, catalog=conf.catalog, namespace=conf.namespace)
+    return spark.read.parquet(conf.path) if target is None else rows_in(spark, target)
 
 
 def run(spark: SparkSession, conf: CompactConf, step: Callable[[str], Any]) -> PipelineOutcome:
     """Run the pipeline; a repeated run finds nothing to do. A run killed at any point leaves either the old or the new table."""
-    table = lake.in_lake(conf.path)
-    if not lake.exists(conf.path):
+    target = target_at(conf.path, catalog=conf.catalog, namespace=conf.namespace)
+    if target is None and not lake.exists(conf.path):
         raise ConfigError(f"{conf.path}: there is no such table")
-    with lake.writing(table):
-        log = sink_log.read_log(table)
-        files = list(log.files) if log else [p.relative_to(table) for p in _visible_files(table)]
-        closed_before = datetime.now(UTC) - timedelta(milliseconds=conf.closed_after_ms)
-        pending_groups = find_groups(table, files, closed_before, conf.target_bytes)
-        files_before = sum(len(group.files) for group in pending_groups)
-        if pending_groups:
-            files_after = _rebuild_table(spark, table, log, files, pending_groups, step)
-            message = f"{files_before} files of {len(pending_groups)} folders of {conf.path} are {files_after} now"
-        else:
-            files_after, message = 0, f"{conf.path}: every closed hour is compact"
-    rows = sum(group.rows for group in pending_groups)
+    closed_before = datetime.now(UTC) - timedelta(milliseconds=conf.closed_after_ms)
+    with lake.writing(conf.path):
+        compacted = _compact_files if target is None else partial(_compact_commits, target=target)
+        rows, groups, files_before, files_after = compacted(spark, conf, closed_before, step)
+    message = f"{files_before} files of {groups} folders of {conf.path} are {files_after} now"
     return PipelineOutcome(
         rows,
         rows,
         0,
         None,
-        message,
+        message if groups else f"{conf.path}: every closed hour is compact",
         more={"table": conf.path, "files_before": files_before, "files_after": files_after},
     )
+
+
+def _compact_files(
+    spark: SparkSession, conf: CompactConf, closed_before: datetime, step: Callable[[str], Any]
+) -> tuple[int, int, int, int]:
+    """Compact a table of Parquet files; return rows, folders, files before and after."""
+    table = lake.in_lake(conf.path)
+    log = sink_log.read_log(table)
+    files = list(log.files) if log else [p.relative_to(table) for p in _visible_files(table)]
+    groups = find_groups(table, files, closed_before, conf.target_bytes)
+    files_after = _rebuild_table(spark, table, log, files, groups, step) if groups else 0
+    return sum(group.rows for group in groups), len(groups), sum(len(group.files) for group in groups), files_after
+
+
+def _compact_commits(
+    spark: SparkSession, conf: CompactConf, closed_before: datetime, step: Callable[[str], Any], target: Target
+) -> tuple[int, int, int, int]:
+    """Compact a Delta or Iceberg table, a commit per folder; return rows, folders, files before and after. Raises StoreError."""
+    layout = layout_of(target)
+    groups: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
+    for file in target.files():
+        groups.setdefault(tuple(file.partition.items()), []).append(file)
+    new_counts = {key: max(1, sum(file.size for file in files) // conf.target_bytes) for key, files in groups.items()}
+    pending = [
+        key
+        for key, files in groups.items()
+        if _hour_end(conf.path, dict(key)) <= closed_before and len(files) > new_counts[key]
+    ]
+    rows = files_after = 0
+    for number, key in enumerate(pending, 1):
+        step(f"{number} of {len(pending)} folders")
+        files = groups[key]
+        new_files = written(merged_rows(rows_in(spark, target, files), new_counts[key]), layout)
+        group_rows, new_rows = sum(file.rows for file in files), sum(file.rows for file in new_files)
+        if new_rows != group_rows:
+            raise StoreError(
+                f"{conf.path}: {group_rows} rows of {dict(key)} became {new_rows}; the table is left as it was"
+            )
+        target.replace(files, new_files)
+        rows += group_rows
+        files_after += len(new_files)
+    return rows, len(pending), sum(len(groups[key]) for key in pending), files_after
 
 
 def _visible_files(table: Path) -> list[Path]:
@@ -163,7 +207,8 @@ def _rebuild_table(
     new_files: list[Path] = []
     for number, group in enumerate(pending_groups, 1):
         step(f"{number} of {len(pending_groups)} folders")
-        merged_rows(spark, table, group).write.mode("overwrite").parquet(str(work_folder))
+        frame = spark.read.parquet(*(str(table / path) for path in group.files))
+        merged_rows(frame, group.new_count).write.mode("overwrite").parquet(str(work_folder))
         new_parts = sorted(work_folder.glob("*.parquet"))
         rows = sum(pq.ParquetFile(path).metadata.num_rows for path in new_parts)
         if rows != group.rows:
@@ -239,6 +284,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--closed-after", default=CLOSED_AFTER, metavar="TIME",
                    help="how long after its end an hour is left alone (default %(default)s)")  # fmt: skip
+    running.catalog_options(parser)
 
 
 def conf_of(args: argparse.Namespace) -> CompactConf:
@@ -246,7 +292,10 @@ def conf_of(args: argparse.Namespace) -> CompactConf:
     target = running.parsed("--target", args.target, size)
     closed_after_ms = running.parsed("--closed-after", args.closed_after, duration_ms())
     path = f"{args.lake.rstrip('/')}/{args.table}" if args.lake else args.table.rstrip("/")
-    return CompactConf(**running.common(args), path=path, target_bytes=target, closed_after_ms=closed_after_ms)
+    return CompactConf(
+        **running.common(args), path=path, target_bytes=target, closed_after_ms=closed_after_ms,
+        catalog=args.catalog, namespace=args.namespace,
+    )  # fmt: skip
 
 
 PIPELINE: Final = Pipeline(
@@ -254,7 +303,7 @@ PIPELINE: Final = Pipeline(
     SUMMARIES["compact"],
     {"TABLE": "a table with date= and hour= folders, as export and files write it"},
     {"TABLE": "the same columns and rows"},
-    "readers of Spark's log see each row once; a repeated run does nothing; after a kill the old or the new table is in place",
+    "readers of the table's log see each row once; a repeated run does nothing; after a kill the old or the new table is in place",
     options,
     conf_of,
     build,

@@ -1,4 +1,6 @@
-"""Lake export: topics to Parquet files, exactly once, by Spark's own file sink and its checkpoint.
+"""Lake export: topics to Parquet files, a Delta or an Iceberg table, exactly once, by the checkpoint of Spark's stream.
+
+Parquet is written by Spark's own file sink. The other tables take files and the number of the micro-batch in one commit.
 
 In: topics. Out: table `messages`, and `_offsets`, the positions of each micro-batch. A repeated run adds only new messages; killed
 and run again, no row is missing or duplicated.
@@ -12,7 +14,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import avro, planning
 from saturnmq.spark.connect import close_all, linked
-from saturnmq.spark.lake_sink import FORMATS, sink_of
+from saturnmq.spark.lake_sink import FORMATS, PARQUET, Target, append, check_format, prepare, target_of
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.offset_tracker import OffsetCommitter
 from saturnmq.spark.options import parse_options
@@ -45,7 +47,10 @@ NOTED_BATCHES: Final = 50
 
 @dataclass(frozen=True)
 class ExportConf(Conf):
-    """Selection and form of a table. max_offsets, max_bytes: limits of a micro-batch. schema: type of bodies, DDL or Avro JSON."""
+    """Selection and form of a table. max_offsets, max_bytes: limits of a micro-batch. schema: type of bodies, DDL or Avro JSON.
+
+    catalog, namespace: of Iceberg tables.
+    """
 
     topics: str = ""
     partition_by: tuple[str, ...] = lake.PARTITIONS
@@ -56,7 +61,9 @@ class ExportConf(Conf):
     checkpoint_path: str | None = None
     schema: str | None = None
     decode: str = "json"
-    format: str = "parquet"
+    format: str = PARQUET
+    catalog: str | None = None
+    namespace: str | None = None
 
     @property
     def checkpoint(self) -> str:
@@ -65,6 +72,20 @@ class ExportConf(Conf):
     @property
     def messages(self) -> str:
         return self.table("messages")
+
+    @property
+    def bad_messages(self) -> str:
+        return self.table("messages_bad")
+
+
+def targets_of(conf: ExportConf) -> Mapping[str, Target]:
+    """Return the tables with a log of commits by path, none for Parquet. Raises ConfigError."""
+    partition_by = {conf.messages: conf.partition_by} | ({conf.bad_messages: ()} if conf.schema else {})
+    named = {
+        path: target_of(conf.format, path, columns, catalog=conf.catalog, namespace=conf.namespace)
+        for path, columns in partition_by.items()
+    }
+    return {path: target for path, target in named.items() if target is not None}
 
 
 def source_options(conf: ExportConf) -> dict[str, str]:
@@ -89,8 +110,8 @@ def reader(spark: SparkSession, conf: ExportConf) -> DataFrame:
 
 def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
     """Start the export; without interval the query ends when it has caught up."""
-    sink = sink_of(conf.format)
-    ownership.claim(stream_of(conf), spark)
+    targets, stream = targets_of(conf), stream_of(conf)
+    ownership.check(stream, spark)
     rows = reader(spark, conf)
     if conf.schema and conf.decode == "avro":
         rows = rows.withColumn("value", avro.column(conf.schema, f.col("body")))
@@ -98,29 +119,45 @@ def build(spark: SparkSession, conf: ExportConf) -> StreamingQuery:
         noted = {"columnNameOfCorruptRecord": _CORRUPT}
         value = f.from_json(f.col("body").cast("string"), f"{conf.schema}, {_CORRUPT} STRING", noted)
         rows = rows.withColumn("value", value)
+    for path, frame in parts_of(conf, rows).items():
+        if path in targets:
+            prepare(targets[path], frame)
+    query = ownership.claim(stream, spark)
     writer = rows.writeStream.option("checkpointLocation", lake.startable(conf.checkpoint)).outputMode("append")
     writer = (
         writer.trigger(processingTime=f"{conf.interval_ms} milliseconds")
         if conf.interval_ms
         else writer.trigger(availableNow=True)
     )
-    if conf.schema:
+    if not conf.schema and not targets:
+        return writer.format(PARQUET).option("path", conf.messages).partitionBy(*conf.partition_by).start()
 
-        def write_parts(batch: DataFrame, number: int) -> None:
+    def write_parts(batch: DataFrame, number: int) -> None:
+        if conf.schema:
             batch = batch.persist()
-            if conf.decode == "avro":
-                is_valid, value, error = f.col("value").isNotNull(), f.col("value"), "no Avro of the schema"
+        for path, frame in parts_of(conf, batch).items():
+            if path in targets:
+                append(targets[path], frame, query, number)
             else:
-                is_valid = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
-                value, error = f.col("value").dropFields(_CORRUPT), "no JSON of the schema"
-            valid = batch.where(is_valid).withColumn("value", value)
-            invalid = batch.where(~is_valid).select(*lake.POSITION_COLUMNS, f.lit(error).alias("error"), "body")
-            lake.write_part(valid, conf.messages, number)
-            lake.write_part(invalid, conf.table("messages_bad"), number)
+                lake.write_part(frame, path, number)
+        if conf.schema:
             batch.unpersist()
 
-        return writer.foreachBatch(write_parts).start()
-    return sink.start(writer, conf.messages, conf.partition_by)
+    return writer.foreachBatch(write_parts).start()
+
+
+def parts_of(conf: ExportConf, rows: DataFrame) -> Mapping[str, DataFrame]:
+    """Return what goes to each table: with a schema valid rows and bad ones."""
+    if not conf.schema:
+        return {conf.messages: rows}
+    if conf.decode == "avro":
+        is_valid, value, error = f.col("value").isNotNull(), f.col("value"), "no Avro of the schema"
+    else:
+        is_valid = f.col("value").isNotNull() & f.col(f"value.{_CORRUPT}").isNull()
+        value, error = f.col("value").dropFields(_CORRUPT), "no JSON of the schema"
+    valid = rows.where(is_valid).withColumn("value", value)
+    invalid = rows.where(~is_valid).select(*lake.POSITION_COLUMNS, f.lit(error).alias("error"), "body")
+    return {conf.messages: valid, conf.bad_messages: invalid}
 
 
 def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> PipelineOutcome:
@@ -131,10 +168,11 @@ def run(spark: SparkSession, conf: ExportConf, step: Callable[[str], Any]) -> Pi
 
 def stream_of(conf: ExportConf) -> ownership.Stream:
     """Return the export as a writer of its tables."""
-    form = ownership.BATCH_FOLDERS if conf.schema else ownership.SINK_LOG
-    bad_tables = (conf.table("messages_bad"),) if conf.schema else ()
+    parquet_form = ownership.BATCH_FOLDERS if conf.schema else ownership.SINK_LOG
+    form = ownership.COMMIT_LOGS.get(conf.format, parquet_form)
+    bad_tables = (conf.bad_messages,) if conf.schema else ()
     options = "name the table's checkpoint by --checkpoint, or another folder by --lake"
-    return ownership.Stream("export", form, conf.checkpoint, (conf.messages,), bad_tables, options)
+    return ownership.Stream("export", form, conf.checkpoint, (conf.messages,), bad_tables, options, targets_of(conf))
 
 
 def caught_up(conf: ExportConf) -> PipelineOutcome | None:
@@ -202,7 +240,8 @@ def _finished(spark: SparkSession | None, conf: ExportConf, rows: int, lag: int 
         note_offsets(conf)
     bad_rows = 0
     if conf.schema:
-        bad_rows = lake.count(spark, conf.table("messages_bad"))
+        bad_table = targets_of(conf).get(conf.bad_messages)
+        bad_rows = bad_table.count() if bad_table is not None else lake.count(spark, conf.bad_messages)
         conf.check_bad(bad_rows, "messages_bad")
     message = f"{rows} rows of topic {conf.topics} are in {conf.messages}"
     if foreign := ownership.foreign_files(conf.messages, spark):
@@ -293,9 +332,8 @@ def options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--schema", metavar="FILE", help="with --decode json: columns, as DDL such as: id BIGINT, name STRING; "
                    "with --decode avro: the schema of a record in JSON, bodies without a header")  # fmt: skip
-    p.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], help="of table messages (only %(default)s is built)"
-    )
+    p.add_argument("--format", choices=FORMATS, default=PARQUET, help="of table messages (default %(default)s)")
+    running.catalog_options(p)
     running.loss_option(p)
     running.trigger_option(p)
 
@@ -304,7 +342,7 @@ def conf_of(args: argparse.Namespace) -> ExportConf:
     """Build the configuration from the command line. Raises ConfigError."""
     if (args.decode is None) != (args.schema is None):
         raise ConfigError("options --decode and --schema belong together, one of them is missing")
-    return ExportConf(
+    conf = ExportConf(
         **running.common(args),
         topics=args.topic,
         partition_by=tuple(part.strip() for part in args.partition_by.split(",") if part.strip()),
@@ -313,17 +351,21 @@ def conf_of(args: argparse.Namespace) -> ExportConf:
         group=args.group,
         expression=args.tags,
         checkpoint_path=args.checkpoint,
+        format=check_format("option --format", args.format),
+        catalog=args.catalog,
+        namespace=args.namespace,
         **_decoding(args),
     )
+    targets_of(conf)  # raises ConfigError before a session is started
+    return conf
 
 
 def _decoding(args: argparse.Namespace) -> dict[str, Any]:
-    """Validate format and schema before a session is started; return their fields. Raises ConfigError."""
-    sink_of(args.format)
+    """Validate the schema before a session is started; return its fields. Raises ConfigError."""
     schema = Path(args.schema).read_text() if args.schema else None
     if schema and args.decode == "avro":
         avro.ddl(schema)
-    return {"schema": schema, "decode": args.decode or "json", "format": args.format}
+    return {"schema": schema, "decode": args.decode or "json"}
 
 
 PIPELINE: Final = Pipeline(

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.lake_sink import rows_in, target_at
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.pipelines import ownership
 
@@ -220,7 +221,9 @@ def table(spark: SparkSession, path: str, columns: str, *, needed: str = "") -> 
         if needed:
             raise ConfigError(f"{path}: there is no such table; {needed}")
         return spark.createDataFrame([], columns)
-    return spark.read.schema(columns).parquet(path).select(*[name.strip().split(" ")[0] for name in columns.split(",")])
+    target = target_at(path)
+    rows = spark.read.schema(columns).parquet(path) if target is None else rows_in(spark, target)
+    return rows.select(*[name.strip().split(" ")[0] for name in columns.split(",")])
 
 
 def in_lake(path: str, *names: str) -> Path:

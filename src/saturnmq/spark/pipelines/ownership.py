@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.spark.lake_sink import LOG_FOLDERS, Target
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.pipelines.sink_log import FOLDER as SINK_LOG_FOLDER
 from saturnmq.spark.session_kind import is_connect
@@ -28,6 +29,8 @@ OWNER_FILE: Final = "_saturnmq.json"  # readers ignore names that begin with an 
 VERSION: Final = 1
 SINK_LOG: Final = "a log of Spark's file sink"
 BATCH_FOLDERS: Final = "a folder per micro-batch"
+COMMIT_LOGS: Final = {"delta": "a log of Delta", "iceberg": "snapshots of Iceberg"}
+_FORMS: Final = {folder: COMMIT_LOGS[name] for folder, name in LOG_FOLDERS.items()} | {SINK_LOG_FOLDER: SINK_LOG}
 LOOSE_FILES: Final = (
     "files without either"  # a table that is replaced as a whole; also what the first batch of a killed run leaves
 )
@@ -55,6 +58,8 @@ class LocalFiles:
 
     def names(self, folder: str) -> list[str]:
         path = _path(folder)
+        if path.is_file():
+            raise ConfigError(f"{folder}: is a file, not a folder")
         return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
     def read(self, path: str) -> str | None:
@@ -151,7 +156,10 @@ def files_of(path: str, spark: Any) -> Files:
 
 @dataclass(frozen=True)
 class Owner:
-    """The content of OWNER_FILE. form: SINK_LOG or BATCH_FOLDERS; query: id of the streaming query in its checkpoint."""
+    """The content of OWNER_FILE. query: id of the streaming query in its checkpoint.
+
+    form: SINK_LOG, BATCH_FOLDERS or one of COMMIT_LOGS.
+    """
 
     pipeline: str
     form: str
@@ -165,6 +173,7 @@ class Stream:
     """A streaming query that is about to start, and its tables.
 
     options: what its user can change to go on, for error messages. optional: tables that exist only when something went there.
+    targets: tables with a log of commits, by path.
     """
 
     pipeline: str
@@ -173,10 +182,11 @@ class Stream:
     tables: tuple[str, ...]
     optional: tuple[str, ...] = ()
     options: str = "name another folder by --lake"
+    targets: Mapping[str, Target] = field(default_factory=dict)
 
 
-def claim(stream: Stream, spark: Any) -> None:
-    """Make the stream the owner of its tables, before it starts. Raises ConfigError as `check`."""
+def claim(stream: Stream, spark: Any) -> str:
+    """Make the stream the owner of its tables, before it starts; return its query's id. Raises ConfigError as `check`."""
     checkpoint, query = files_of(stream.checkpoint, spark), check(stream, spark)
     if not query:  # Spark adopts what is written here; another process may have been first
         metadata = f"{stream.checkpoint}/metadata"
@@ -186,6 +196,7 @@ def claim(stream: Stream, spark: Any) -> None:
     for table in (*stream.tables, *stream.optional):
         owner = Owner(stream.pipeline, stream.form, query, stream.checkpoint)
         files_of(table, spark).write(f"{table}/{OWNER_FILE}", json.dumps(asdict(owner)))
+    return query
 
 
 def check(stream: Stream, spark: Any = None) -> str:
@@ -203,7 +214,9 @@ def check(stream: Stream, spark: Any = None) -> str:
         files = files_of(table, spark)
         names = files.names(table)
         owner = _owner(files, table)
-        newest = _newest_batch(files, table, names)
+        newest, target = _newest_batch(files, table, names), stream.targets.get(table)
+        if target is not None and query:
+            newest = target.last_batch(query)
         go_on = f"to go on, {stream.options}"
         if owner is not None and owner.query and (owner.query, owner.form) != (query, stream.form):
             how = "" if owner.form == stream.form else f", with {owner.form}, not {stream.form}"
@@ -223,7 +236,8 @@ def check(stream: Stream, spark: Any = None) -> str:
                 f"checkpoint's {planned}); it belongs to query {owner.query if owner else 'without id'}; "
                 f"{holds}; {go_on}"
             )
-        if committed >= 0 and not names and table in stream.tables:
+        is_missing = not names if target is None else committed >= 0 and target.layout() is None
+        if committed >= 0 and is_missing and table in stream.tables:
             raise ConfigError(
                 f"{table}: the table is missing, and {holds} with batches up to {committed}, whose rows were in it: restore the "
                 f"table, or delete the folder {stream.checkpoint} to begin again; {go_on}"
@@ -234,8 +248,8 @@ def check(stream: Stream, spark: Any = None) -> str:
 def check_replaceable(table: str, spark: Any = None) -> None:
     """Raise ConfigError for a table that must not be replaced as a whole, since a stream adds to it."""
     files = files_of(table, spark)
-    owner = _owner(files, table)
-    if owner is not None or _newest_batch(files, table, files.names(table)) >= 0:
+    owner, names = _owner(files, table), files.names(table)
+    if owner is not None or _form(names) in COMMIT_LOGS.values() or _newest_batch(files, table, names) >= 0:
         belongs = (
             f"query {owner.query} of pipeline {owner.pipeline}, checkpoint {owner.checkpoint}" if owner else "a stream"
         )
@@ -278,8 +292,9 @@ def _owner(files: Files, table: str) -> Owner | None:
 
 def _form(names: Iterable[str]) -> str:
     """Return how a table is written, empty for one without rows."""
-    if SINK_LOG_FOLDER in names:
-        return SINK_LOG
+    for folder, form in _FORMS.items():
+        if folder in names:
+            return form
     if any(name.startswith("batch=") for name in names):
         return BATCH_FOLDERS
     return LOOSE_FILES if any(not name.startswith(("_", ".")) for name in names) else ""

@@ -159,6 +159,13 @@ def broker_options(p: argparse.ArgumentParser, *, required: bool = True) -> None
                    help="name servers of the cluster")  # fmt: skip
 
 
+def catalog_options(p: argparse.ArgumentParser) -> None:
+    """Add the options that locate an Iceberg table."""
+    p.add_argument("--catalog", metavar="URI|NAME", help="Iceberg: the catalog, such as postgresql+psycopg2://..., or its "
+                   "name in pyiceberg's configuration (default an SQLite file, LAKE/catalog.db)")  # fmt: skip
+    p.add_argument("--namespace", metavar="NAME", help="Iceberg: namespace of the table (default saturnmq)")
+
+
 def trigger_option(p: argparse.ArgumentParser) -> None:
     """Add the options that choose a single run or a repeated one."""
     p.add_argument(
