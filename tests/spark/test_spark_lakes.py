@@ -132,8 +132,8 @@ def test_target_that_does_not_fit_is_refused_in_one_line(name: str, tmp_path: Pa
     target = lake_batches.run(name, tmp_path, 1, lambda _step: None)
     frame: Any = lake_batches.Frame(rows_of(1))
     frame.schema = lake_batches.StructType().add("n", lake_batches.StringType()).add("extra", lake_batches.StringType())
-    schema = rf"{tmp_path}/t: the table exists with another schema: it has no column extra string; it has column tag, .* column n is"
-    with pytest.raises(ConfigError, match=schema) as refusal:
+    problems = rf"{tmp_path}/t: the table exists with another schema: it has no column extra string; it has column tag, .* n is"
+    with pytest.raises(ConfigError, match=problems) as refusal:
         lake_sink.prepare(replace(target, partition_by=("extra",)), frame)
     assert "\n" not in str(refusal.value) and "its partition columns are tag, not extra; write to another" in str(
         refusal.value
@@ -183,6 +183,9 @@ def test_names_are_checked_before_a_path_is_touched(tmp_path: Path, monkeypatch:
         to_lake("iceberg", "./t/..")
     with pytest.raises(ConfigError, match="a catalog and a namespace are of iceberg tables only"):
         to_lake("delta", "./t", catalog="sqlite:///x.db")
+    for name, path in (("delta", f"{tmp_path}/a%20b/t"), ("iceberg", "./what?/t")):
+        with pytest.raises(ConfigError, match=rf"a path of a {name} table cannot have % or \? in it"):
+            to_lake(name, path)
     with pytest.raises(ConfigError, match="not on a local disk needs option --catalog"):
         to_lake("iceberg", "s3://bucket/t")
     monkeypatch.setattr(lake_sink.importlib.util, "find_spec", lambda _name: None)

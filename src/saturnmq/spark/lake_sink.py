@@ -92,6 +92,11 @@ def target_of(
     check_format("format", name)
     if name != ICEBERG and (catalog or namespace):
         raise ConfigError(f"format={name}: a catalog and a namespace are of iceberg tables only")
+    folder = local_path(path)
+    if name != PARQUET and folder is not None and set("%?") & set(str(folder)):
+        raise ConfigError(
+            f"{path}: a path of a {name} table cannot have % or ? in it, which {PACKAGES[name]} takes for part of a URL"
+        )
     if name == "delta":
         from saturnmq.spark.delta_table import DeltaTarget
 
