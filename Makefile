@@ -149,8 +149,8 @@ soak: $(LIGHT)  ## hours of load, kills, full disks and reloads on real processe
 	PYTHONPATH=tests:tests/chaos $(BIN)/python -m harness.soak.run $(or $(PART),nodes) --seconds $(SOAK_SECONDS) $(if $(RATE),--rate $(RATE)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(FOLDER),--folder $(FOLDER))
 
-chaos-spark: $(READY)  ## minutes: a first batch of Spark killed at each of 24 steps, a broker during a commit, then an export and a transactional sink, each 20 times at random (KILLS=, SEED=)
-	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(PYTEST) tests/chaos/test_chaos_spark.py
+chaos-spark: $(READY)  ## minutes: a first batch of Spark killed at each of 24 steps, a broker during a commit, then exports to Parquet, Delta and Iceberg and a transactional sink, each 20 times at random (KILLS=, SEED=, FORMATS=delta)
+	CHAOS_SPARK_KILLS=$(or $(KILLS),20) $(if $(SEED),SEED=$(SEED)) $(if $(FORMATS),CHAOS_SPARK_FORMATS="$(FORMATS)") $(PYTEST) tests/chaos/test_chaos_spark.py
 
 sim: $(LIGHT)  ## the simulation of the replicated log and of whole groups, long: 500 seeds and every planted defect (SEEDS=10000)
 	SATURNMQ_SIM_SEEDS=$(or $(SEEDS),500) SATURNMQ_SIM_MUTANTS=all SATURNMQ_SIM_SEARCH=whole $(PYTEST) tests/sim

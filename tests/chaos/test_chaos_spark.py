@@ -1,9 +1,9 @@
 """Spark programs killed at every step and at random points: a lake has each message once, a transactional topic each row once.
 
-`make chaos-spark` kills a first batch at each of `sparksteps.STEPS` and the broker during a commit, then the export and the sink
-20 times at random: CHAOS_SPARK_KILLS sets the number, SEED chooses the points. Drivers, their JVM, Python workers (executors, with
-CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with SIGKILL; drivers and the broker are restarted at once,
-as a supervisor would.
+`make chaos-spark` kills a first batch at each of `sparksteps.STEPS` and the broker during a commit, then the exports to Parquet,
+Delta and Iceberg and the sink 20 times each at random: CHAOS_SPARK_KILLS sets the number, SEED chooses the points. Drivers, their
+JVM, Python workers (executors, with CHAOS_SPARK_MASTER=local-cluster[2,1,700]) and the broker are killed with SIGKILL; drivers and
+the broker are restarted at once, as a supervisor would.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import sparksteps
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from sparkprocess import Broker, Load, Program, points, torture, wait_for
 from sparksteps import STEPS
 
@@ -50,6 +53,8 @@ SECONDS_PER_QUERY = 30
 WORKER_LATE = "Python worker failed to connect back"
 MASTER = os.environ.get("CHAOS_SPARK_MASTER", "local[2,4]")
 VICTIMS = ["driver", "executor" if "cluster" in MASTER else "worker", "broker", "driver", "jvm"]
+LAKE_FORMATS = os.environ.get("CHAOS_SPARK_FORMATS", "parquet delta iceberg").split()
+LOGS = {"parquet": "_spark_metadata", "delta": "_delta_log", "iceberg": "metadata"}
 Place = tuple[str, int, int]
 
 pytestmark = [
@@ -187,16 +192,36 @@ def test_broker_killed_during_commit_has_every_row_once(broker: Broker, tmp_path
     assert run_again(broker, tmp_path, name)[name] == expected
 
 
+def exported_rows(table: Path, name: str) -> list[dict[str, Any]]:
+    """Rows of the table by its log; of Delta and Iceberg as their own libraries read them."""
+    columns = ["broker_name", "queue_id", "queue_offset", "body"]
+    if name == "delta":
+        return list(DeltaTable(str(table)).to_pyarrow_table(columns=columns).to_pylist())
+    if name == "iceberg":
+        catalog = load_catalog("saturnmq", uri=f"sqlite:///{table.parent}/catalog.db")
+        try:
+            return list(
+                catalog.load_table("saturnmq.messages").scan(selected_fields=tuple(columns)).to_arrow().to_pylist()
+            )
+        finally:
+            catalog.close()
+    log = read_log(table)
+    assert log is not None
+    return [row for path in log.files for row in pq.ParquetFile(table / path).read(columns=columns).to_pylist()]
+
+
 @pytest.mark.spec("PIP-08", "STR-16", "SRC-22", "PIP-04")
-def test_export_killed_repeatedly_has_every_message_once(broker: Broker, tmp_path: Path) -> None:
-    rng, lake = random.Random(f"{SEED} export"), tmp_path / "lake"
-    create(broker, "chaos")
-    words = ["-m", "saturnmq.cli", "spark", "export", "--name-servers", broker.name_servers, "--topic", "chaos",
-             "--lake", str(lake), "--quiet", "--master", MASTER, "--conf", "spark.driver.memory=700m"]  # fmt: skip
+@pytest.mark.parametrize("name", LAKE_FORMATS)
+def test_export_killed_repeatedly_has_every_message_once(broker: Broker, tmp_path: Path, name: str) -> None:
+    rng, lake, topic = random.Random(f"{SEED} export {name}"), tmp_path / "lake", f"chaos-{name}"
+    create(broker, topic)
+    words = ["-m", "saturnmq.cli", "spark", "export", "--name-servers", broker.name_servers, "--topic", topic,
+             "--lake", str(lake), "--format", name, "--quiet", "--master", MASTER,
+             "--conf", "spark.driver.memory=700m"]  # fmt: skip
     program = Program([*words, "--trigger", "1s", "--max-offsets", "60"], tmp_path / "export.log")
-    watched = ["", "_checkpoint/offsets", "_checkpoint/commits", "messages/_spark_metadata", "messages"]
+    watched = ["", "_checkpoint/offsets", "_checkpoint/commits", f"messages/{LOGS[name]}", "messages"]
     try:
-        with Load(broker.name_servers, "chaos", 0.03) as load:
+        with Load(broker.name_servers, topic, 0.03) as load:
             done = torture(broker, program, lake, points(rng, VICTIMS, watched), KILLS, rng, say)
         leftovers = program.leftovers()
     finally:
@@ -206,17 +231,9 @@ def test_export_killed_repeatedly_has_every_message_once(broker: Broker, tmp_pat
     last = subprocess.run([sys.executable, *words, "--json"], capture_output=True, text=True, timeout=LAST_RUN_SECONDS)
     assert last.returncode == 0, f"{last.stderr[-3000:]}\n{program.log.read_text()[-3000:]}"
     assert json.loads(last.stdout.splitlines()[-1])["rows"][0]["lag"] == 0
-    log = read_log(lake / "messages")
-    assert log is not None
-    rows = [
-        row
-        for path in log.files
-        for row in pq.ParquetFile(lake / "messages" / path)
-        .read(columns=["broker_name", "queue_id", "queue_offset", "body"])
-        .to_pylist()
-    ]
+    rows = exported_rows(lake / "messages", name)
     exported = Counter((row["broker_name"], row["queue_id"], row["queue_offset"]) for row in rows)
-    stored = messages(broker, "chaos")
+    stored = messages(broker, topic)
     say(f"{len(stored)} messages, {program.starts} starts, exit codes {program.codes}")
     assert not {place: count for place, count in exported.items() if count > 1}, "there twice"
     assert not stored.keys() - exported.keys(), "missing in the lake"

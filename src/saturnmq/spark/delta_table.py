@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.lake_files import DataFile, FileLayout, partition_text
+from saturnmq.spark.lake_files import DataFile, FileLayout, first_line, partition_text
 from saturnmq.spark.local_paths import local_path
 
 if TYPE_CHECKING:
@@ -121,8 +121,3 @@ class DeltaTarget:
 def _last_batch(table: DeltaTable, query: str) -> int:
     version = table.transaction_version(query)
     return -1 if version is None else version
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

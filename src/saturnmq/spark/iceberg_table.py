@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from saturnmq.protocol.errors import ConfigError, StoreError
-from saturnmq.spark.delta_table import first_line
-from saturnmq.spark.lake_files import DataFile, FileLayout
+from saturnmq.spark.lake_files import DataFile, FileLayout, first_line
 from saturnmq.spark.local_paths import local_path
 
 if TYPE_CHECKING:
@@ -30,6 +29,11 @@ if TYPE_CHECKING:
 CATALOG_FILE: Final = "catalog.db"
 NAMESPACE: Final = "saturnmq"
 COMMIT_ATTEMPTS: Final = 4
+PROPERTIES: Final = {  # of a new table: a stream commits for years
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
 _BATCH: Final = "saturnmq.batch"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SQL: Final = ("sqlite:", "postgresql")
@@ -97,7 +101,7 @@ class IcebergTarget:
                 catalog = load_catalog(NAMESPACE, uri=uri, warehouse=self._folder.rpartition("/")[0])
             else:
                 catalog = load_catalog(uri)
-        except (SQLAlchemyError, RESTError, ValueError, OSError) as error:
+        except (SQLAlchemyError, RESTError, ImportError, ValueError, OSError) as error:
             raise ConfigError(f"option --catalog: the catalog cannot be opened: {first_line(error)}") from error
         try:
             yield catalog
@@ -111,7 +115,7 @@ class IcebergTarget:
             table = catalog.load_table((self.namespace, self._name))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{self.path}: the Iceberg table cannot be read: {first_line(error)}") from error
         table.metadata.properties["commit.retry.num-retries"] = "0"  # of this object only, the table keeps its own
         return table
@@ -148,7 +152,9 @@ class IcebergTarget:
             location = self._folder if is_placed_here else None
             try:
                 with (
-                    catalog.create_table_transaction((self.namespace, self._name), schema, location) as transaction,
+                    catalog.create_table_transaction(
+                        (self.namespace, self._name), schema, location, properties=PROPERTIES
+                    ) as transaction,
                     transaction.update_spec() as spec,
                 ):
                     for name in self.partition_by:

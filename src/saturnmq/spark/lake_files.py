@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -81,7 +81,9 @@ class _OpenFile:
         size = self._stream.tell()
         self._stream.close()
         metadata = self._metadata[0]
-        return DataFile(self.path, size, metadata.num_rows, partition, json.dumps(_stats(metadata, self._schema)))
+        return DataFile(
+            self.path, size, metadata.num_rows, partition, json.dumps(_stats(metadata, self._schema, partition))
+        )
 
     def abandon(self) -> None:
         with suppress(OSError):
@@ -222,8 +224,9 @@ def is_partition_type(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.date32(), pa.bool_()) or bool(pa.types.is_integer(kind))
 
 
-def _stats(metadata: parquet.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+def _stats(metadata: parquet.FileMetaData, schema: pa.Schema, excluded: Container[str]) -> dict[str, Any]:
     """Return the statistics of a file: nulls of its plain columns, minima and maxima of numbers and times."""
+    names = {field.name for field in schema if field.name not in excluded and not pa.types.is_nested(field.type)}
     nulls: dict[str, int] = {}
     minima: dict[str, Any] = {}
     maxima: dict[str, Any] = {}
@@ -233,7 +236,7 @@ def _stats(metadata: parquet.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
         for at in range(group.num_columns):
             column = group.column(at)
             name = column.path_in_schema
-            if name not in schema.names or pa.types.is_nested(schema.field(name).type):
+            if name not in names:
                 continue
             statistics = column.statistics
             if statistics is None or not statistics.has_null_count:
@@ -303,3 +306,8 @@ def arrow_schema(schema: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_type
 
     return pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in schema.fields])
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
