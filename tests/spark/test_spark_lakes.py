@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from saturnmq import Outgoing
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark import lake_sink, to_lake, topic
 from saturnmq.spark.delta_table import DeltaTarget
 from saturnmq.spark.iceberg_table import IcebergTarget
@@ -78,6 +79,7 @@ def sorted_rows(table: pa.Table, columns: list[str]) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in rows), key=str)
 
 
+@pytest.mark.spec("PIP-03")
 @pytest.mark.parametrize("name", FORMATS)
 def test_table_of_killed_driver_holds_each_row_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at every step between the files of a batch and its checkpoint; read back with nulls, times and odd values."""
@@ -130,6 +132,46 @@ def test_second_driver_does_not_commit_a_batch_again(
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_checkpoint_that_is_not_the_tables_is_refused(name: str, tmp_path: Path) -> None:
+    """An old copy of the checkpoint would skip rows, a missing table would begin without the rows of its checkpoint."""
+    target = lake_batches.run(name, tmp_path, 3, lambda _step: None)
+    checkpoint = tmp_path / "_checkpoint"
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True)
+        for batch in range(3):
+            (checkpoint / folder / str(batch)).write_text("v1")
+    (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+    stream = ownership.Stream(
+        "export", ownership.COMMIT_LOGS[name], str(checkpoint), (target.path,), targets={target.path: target}
+    )
+    assert ownership.check(stream) == ownership.claim(stream, None) == QUERY
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / "2").unlink()
+    with pytest.raises(ConfigError, match="its last batch is 2, the checkpoint's 1"):
+        ownership.check(stream)
+    shutil.rmtree(tmp_path / "t")
+    (tmp_path / "catalog.db").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=f"t: the table is missing, and .* query {QUERY} with batches up to 1"):
+        ownership.check(stream)
+
+
+def test_catalog_and_namespace_by_options(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/elsewhere.db"
+    target = IcebergTarget(str(tmp_path / "lake" / "orders"), ("tag",), uri, "sales")
+    assert target.layout() is None
+    lake_sink.append(target, lake_batches.Frame(rows_of(0)), QUERY, 0)  # type: ignore[arg-type]
+    assert target.count() == lake_batches.ROWS and not (tmp_path / "lake" / "catalog.db").exists()
+    found = lake_sink.target_at(str(tmp_path / "lake" / "orders"), catalog=uri, namespace="sales")
+    assert found is not None and found.count() == lake_batches.ROWS
+    with pytest.raises(ConfigError, match=r"orders: there is no such table"):
+        lake_sink.layout_of(replace(target, namespace="other"))
+    with pytest.raises(
+        ConfigError, match=r"option --catalog: the catalog cannot be opened: .*PYICEBERG_CATALOG__NOWHERE__URI"
+    ):
+        IcebergTarget(str(tmp_path / "t"), catalog="nowhere").layout()
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_target_that_does_not_fit_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     target = lake_batches.run(name, tmp_path, 1, lambda _step: None)
     frame: Any = lake_batches.Frame(rows_of(1))
@@ -165,6 +207,19 @@ def test_files_of_another_writer_are_read_with_their_partition(tmp_path: Path) -
     batches = list(FileReader(lake_sink.layout_of(target))(iter([pa.RecordBatch.from_pylist(names)])))
     expected = sorted((row for batch in range(2) for row in rows_of(batch)), key=str)
     assert len(names) == 3 and sorted_rows(pa.Table.from_batches(batches), ["n", "tag", "at"]) == expected
+
+
+def test_file_that_deltalake_cannot_remove_is_not_replaced(tmp_path: Path) -> None:
+    """Spark's Delta leaves letters outside ASCII in the log as they are."""
+    target = lake_batches.run("delta", tmp_path, 2, lambda _step: None)
+    (tmp_path / "t" / "tag=x%2F%C3%BC%3D%252f").rename(tmp_path / "t" / "tag=ü")
+    for log in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace("tag=x%252F%25C3%25BC%253D%25252f", "tag=ü"))
+    files = [file for file in target.files() if file.partition["tag"] == lake_batches.TAGS[2]]
+    assert len(files) == 4 and target.count() == 2 * lake_batches.ROWS
+    with pytest.raises(StoreError, match=r"tag=ü/part-.*deltalake cannot remove; the table is unchanged"):
+        target.replace(files, files[:1])
+    assert target.count() == 2 * lake_batches.ROWS
 
 
 def test_damaged_log_or_catalog_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -229,7 +284,7 @@ def filled(server: SyncEmbeddedBroker) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.spark
-@pytest.mark.spec("PIP-03", "PIP-04", "PIP-07", "PIP-08")
+@pytest.mark.spec("PIP-03")
 @pytest.mark.parametrize("name", FORMATS)
 def test_export_to_table_is_exactly_once_and_compacts(
     name: str, spark: Any, server: SyncEmbeddedBroker, filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +342,8 @@ def test_export_to_table_is_exactly_once_and_compacts(
         "as audit and replay read"
     )
     assert export.caught_up(conf) is not None
-    parquet = replace(conf, format="parquet")
+    parquet = export.ExportConf(server.name_servers, str(tmp_path), topics=name_topic)
+    assert export.stream_of(parquet).form == ownership.SINK_LOG, "Parquet is the default"
     with pytest.raises(
         ConfigError, match=rf"belongs to query .* with {ownership.COMMIT_LOGS[name]}, not {ownership.SINK_LOG}"
     ):

@@ -8,20 +8,23 @@ Requirements: PIP-03.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, StoreError
 from saturnmq.spark.lake_files import DataFile, FileLayout, first_line, partition_text
 from saturnmq.spark.local_paths import local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_REMOVABLE: Final = re.compile(r"[A-Za-z0-9_.=/% -]+")
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,20 @@ class DeltaTarget:
             self._write(table, files, (), {"saturnmq": "export"}, [Transaction(query, batch)])
 
     def replace(self, replaced: Sequence[DataFile], files: Sequence[DataFile]) -> None:
-        """Exchange files for others with the same rows, in one commit. Raises deltalake's CommitFailedError."""
-        self._write(self._opened(), files, replaced, {"saturnmq": "compact"}, [])
+        """Exchange files for others with the same rows, in one commit. Raises StoreError, deltalake's CommitFailedError.
+
+        deltalake removes a file only if it encodes the path as the log has it, and otherwise says nothing: its rows would be there
+        twice. Spark writes some paths in another way.
+        """
+        table = self._opened()
+        logged = set(pa.table(table.get_add_actions(flatten=False)).column("path").to_pylist())
+        for file in replaced:
+            if quote(file.path, safe="/=") not in logged or not _REMOVABLE.fullmatch(file.path):
+                raise StoreError(
+                    f"{self.path}: {file.path} was replaced meanwhile, or another writer has named it in the log in a way that "
+                    "deltalake cannot remove; the table is unchanged; optimize it with that writer"
+                )
+        self._write(table, files, replaced, {"saturnmq": "compact"}, [])
 
     def _write(
         self, table: DeltaTable, files: Sequence[DataFile], replaced: Sequence[DataFile],
