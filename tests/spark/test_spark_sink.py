@@ -22,6 +22,7 @@ from saturnmq.client.producer.send_request import Prepared
 from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, StoreError
+from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import decode_batch, decode_properties, java_hash
 from saturnmq.spark import encode, sending, sink
 from saturnmq.spark.connect import linked
@@ -36,8 +37,8 @@ GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
 
 def encoder(**options: Any) -> Encoder:
-    ids = iter(f"ID{n}" for n in range(10_000))
-    return Encoder(SinkOptions(**({"topic": "T"} | options)), lambda: next(ids), "q/1/7",
+    ids = UniqueIds("127.0.0.1", 1, 2, 0)
+    return Encoder(SinkOptions(**({"topic": "T"} | options)), lambda count: ids.take(3, count), "q/1/7",
                    lambda topic, key: SendTarget(topic, "b", abs(java_hash(key)) % 4))  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def test_encoder_batches_rows_with_properties() -> None:
     items = decode_batch(batch.prepared.body)
     assert [i.body for i in items] == [b"a", b"b", b"c"] and items[0].flag == 7
     assert decode_properties(items[0].properties_raw) == {
-        "p": "1", "SPARK_ROW": "q/1/7/0", "KEYS": "k1 k2", "UNIQ_KEY": "ID0", "WAIT": "true", "TAGS": "t"}  # fmt: skip
+        "p": "1", "SPARK_ROW": "q/1/7/0", "KEYS": "k1 k2", "UNIQ_KEY": "7F000001000100000002000000030001",
+        "WAIT": "true", "TAGS": "t"}  # fmt: skip
     second = decode_properties(items[1].properties_raw)
     assert (second["q"], second["SPARK_ROW"]) == ("2", "q/1/7/1")
     single = next(r for r in full if not r.prepared.batch)

@@ -36,7 +36,10 @@ Deliver = Callable[[EncodedRequest], Any]
 
 def encoded(columns: dict[str, list[Any]], **options: Any) -> list[EncodedRequest]:
     made = Encoder(
-        SinkOptions(**({"topic": "T"} | options)), lambda: "ID", "q/1/0", lambda t, k: SendTarget(t, "hashed", 3)
+        SinkOptions(**({"topic": "T"} | options)),
+        lambda _count: ("ID", 0),
+        "q/1/0",
+        lambda t, k: SendTarget(t, "hashed", 3),
     )
     rows = len(columns["body"])
     return [*made.add(columns, rows), *made.remaining()]

@@ -300,7 +300,7 @@ def test_fencing_key_names_the_task_and_differs_for_each_attempt(
 @pytest.mark.spec("SNK-11")
 def test_half_message_carries_fencing_key() -> None:
     prepared = sink.Encoder(
-        SinkOptions(topic="T", delivery="transactional"), lambda: "ID", "q/1/0", lambda t, k: SendTarget(t)
+        SinkOptions(topic="T", delivery="transactional"), lambda _count: ("ID", 0), "q/1/0", lambda t, k: SendTarget(t)
     )
     request = [r for r in [*prepared.add({"body": [b"x"]}, 1), *prepared.remaining()] if isinstance(r, EncodedRequest)]
     assert len(request) == 1 and not request[0].prepared.batch

@@ -1,4 +1,4 @@
-"""Compiled code for the hot path: what a broker does for each plain send and each index entry.
+"""Compiled code for the hot path: what a broker does for each plain send and index entry, and the Spark sink for each row.
 
 The modules are Python, compiled by Cython where a compiler was at hand when the package was built (`setup.py`). Those that are
 slower uncompiled than a reference implementation are only used compiled (`compiled`). SATURNMQ_PURE=1 leaves the compiled files

@@ -71,3 +71,10 @@ class UniqueIds:
         self._count = (self._count + 1) & 0xFFFF
         since = max(now_ms - self._month_start_ms, 0) & 0xFFFFFFFF
         return self._prefix + _UNIQUE_TAIL.pack(since, self._count).hex().upper()
+
+    def take(self, now_ms: int, count: int) -> tuple[str, int]:
+        """Reserve that many ids: the digits that they share, and the counter of the first, which are the other 4."""
+        first = (self._count + 1) & 0xFFFF
+        self._count = (self._count + count) & 0xFFFF
+        since = max(now_ms - self._month_start_ms, 0) & 0xFFFFFFFF
+        return f"{self._prefix}{since:08X}", first

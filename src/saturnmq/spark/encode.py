@@ -1,6 +1,7 @@
 """Encodes rows of a frame to send requests: batches of messages per topic and queue.
 
-Batch bodies have the layout of protocol/message.py and are written row by row without intermediate objects. Does not import
+Batch bodies have the layout of protocol/message.py. Compiled code (`hot/batch_rows.py`) writes rows of body, tags, keys and flag
+for one topic straight out of Arrow's buffers; `_encode_row` is the reference implementation, for all other rows. Does not import
 pyspark.
 
 Requirements: SNK-01, SNK-02, SNK-05, SNK-07, SNK-09.
@@ -12,10 +13,11 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.errors import MessageRefused
+from saturnmq.hot import compiled
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import SaturnError
@@ -23,6 +25,10 @@ from saturnmq.protocol.message import BATCH_FIXED_BYTES, PROPERTIES_BYTES_MAX
 from saturnmq.spark.body_codecs import CODECS
 from saturnmq.spark.sink_options import BODY_BYTES_MAX, SinkOptions
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMPILED: Final = compiled("batch_rows")
 _HEAD: Final = struct.Struct(">iiiii")
 _LENGTH: Final = struct.Struct(">h")
 DELAY_LEVEL_MAX: Final = 18
@@ -58,9 +64,10 @@ class EncodedRequest:
 
 @dataclass
 class _Open:
-    parts: list[bytes] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    parts: list[bytes | bytearray] = field(default_factory=list)
+    rows: int = 0
     size: int = 0
+    last_id: str = ""
 
 
 def _clean(name: str, value: str) -> str:
@@ -72,27 +79,89 @@ def _clean(name: str, value: str) -> str:
 class Encoder:
     """Collects the rows of one task into requests.
 
-    next_id: returns a new unique message id. row_name: prefix of property SPARK_ROW, with option dedupe. shard_target: maps
-    topic and sharding key to a queue, so that keys of one queue share requests.
+    take_ids: reserves that many unique message ids; returns the digits that they share, and the counter of the first: the other
+    4. row_name: prefix of property SPARK_ROW, with option dedupe. shard_target: maps topic and sharding key to a queue, so that
+    keys of one queue share requests.
     """
 
     def __init__(
         self,
         options: SinkOptions,
-        next_id: Callable[[], str],
+        take_ids: Callable[[int], tuple[str, int]],
         row_name: str,
         shard_target: Callable[[str, str], SendTarget],
     ) -> None:
         self._options = options
         self._codec = CODECS.get(options.compress)
-        self._next_id = next_id
+        self._take_ids = take_ids
         self._row_name = row_name
         self._shard_target = shard_target
+        self._id_bytes = len(take_ids(0)[0]) + 4
         self._open: dict[SendTarget, _Open] = {}
         self._tail = f"\x02WAIT\x01{'false' if options.ack == 'none' else 'true'}"
         self.rows = 0
         self.skipped = 0
         self.last_id = ""
+
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRequest]:
+        """Encode a record batch; yield the requests that are full. Raises BadRowError naming row, column and limit."""
+        row, batch_rows = 0, self._plain_rows(batch)
+        while batch_rows is not None and row < batch.num_rows:
+            count, is_full = self._add_plain(batch_rows, row)
+            row += count
+            if is_full or (row < batch.num_rows and not batch_rows.is_odd):
+                yield self._close(SendTarget(self._options.topic or ""))
+            elif batch_rows.is_odd:
+                batch_rows = None
+        remainder = batch.slice(row)
+        if remainder.num_rows:
+            columns = {item.name: remainder.column(n).to_pylist() for n, item in enumerate(remainder.schema)}
+            yield from self.add(columns, remainder.num_rows)
+
+    def _plain_rows(self, batch: pa.RecordBatch) -> Any:
+        """Return the columns for compiled code; None for rows that need the reference implementation."""
+        import pyarrow as pa  # not at import: a planner of a write encodes nothing
+
+        options = self._options
+        if COMPILED is None or not options.topic or options.dedupe or options.delivery == "transactional":
+            return None
+        values: dict[str, Any] = dict.fromkeys(("body", "tags", "keys", "flag"))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name == "flag" and column.type == pa.int32():
+                values[name] = memoryview(column.fill_null(0).to_numpy())
+            elif name in values and column.type in (pa.string(), pa.binary()):
+                try:
+                    column.validate(full=True)  # that texts are UTF-8
+                except pa.ArrowInvalid:
+                    return None
+                valid, offsets, data = (
+                    memoryview(b"" if part is None else part).cast("B") for part in column.buffers()
+                )
+                valid_bits = valid if column.null_count else None
+                values[name] = COMPILED.Values(valid_bits, offsets.cast("i"), data, column.offset)
+            elif name != "topic":
+                return None
+        body_max = BODY_BYTES_MAX if self._codec is None else min(options.compress_above, BODY_BYTES_MAX)
+        return COMPILED.BatchRows(batch.num_rows, *values.values(), self._tail.encode(), body_max)
+
+    def _add_plain(self, batch_rows: Any, row: int) -> tuple[int, bool]:
+        """Add rows to the batch of the option's topic; return how many, and whether it has as many as it may have."""
+        options, target = self._options, SendTarget(self._options.topic or "")
+        batch = self._open.get(target) or _Open()
+        count: int = batch_rows.measure(
+            row, options.batch_messages - batch.rows, batch.size, options.batch_bytes, self._id_bytes
+        )
+        if count:
+            self._open[target] = batch
+            start, number = self._take_ids(count)
+            part = bytearray(batch_rows.size)
+            batch_rows.write(part, row, count, start.encode(), number)
+            batch.parts.append(part)
+            batch.rows += count
+            batch.size += batch_rows.size
+            self.rows += count
+            self.last_id = batch.last_id = _id(start, number + count - 1)
+        return count, batch.rows >= options.batch_messages
 
     def add(self, columns: dict[str, list[Any]], rows: int) -> Iterator[EncodedRequest]:
         """Encode rows; yield the requests that are full. Raises BadRowError naming row, column and limit."""
@@ -151,7 +220,7 @@ class Encoder:
 
     def _encode_row(self, target: SendTarget, body: bytes, fields: tuple[Any, ...], row: int) -> EncodedRequest | None:
         tags, keys, extra, flag, shard, delay, deliver_at = fields
-        unique = self._next_id()
+        unique = _id(*self._take_ids(1))
         text = self._extra(extra) if extra else ""
         if shard is not None:
             text += f"__SHARDINGKEY\x01{_clean('shardingKey', shard)}\x02"
@@ -188,9 +257,10 @@ class Encoder:
         if batch is None:
             batch = self._open[target] = _Open()
         batch.parts += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
-        batch.ids.append(unique)
+        batch.rows += 1
+        batch.last_id = unique
         batch.size += size
-        if request is None and len(batch.ids) >= options.batch_messages:
+        if request is None and batch.rows >= options.batch_messages:
             request = self._close(target)
         return request
 
@@ -202,8 +272,9 @@ class Encoder:
     def _close(self, target: SendTarget) -> EncodedRequest:
         batch = self._open.pop(target)
         wait = self._tail[1:]
-        prepared = Prepared(target.topic, b"".join(batch.parts), tuple(batch.ids), wait, batch=True)
-        return EncodedRequest(target, prepared, len(batch.ids), batch.size)
+        # One id is one receipt, and all messages of a batch have the same outcome.
+        prepared = Prepared(target.topic, b"".join(batch.parts), (batch.last_id,), wait, batch=True)
+        return EncodedRequest(target, prepared, batch.rows, batch.size)
 
     @staticmethod
     def _extra(value: Any) -> str:
@@ -217,6 +288,10 @@ class Encoder:
                 raise MessageRefused(f"column properties: {name} is reserved for brokers and clients")
             text.append(f"{_clean('properties', name)}\x01{_clean('properties', content)}\x02")
         return "".join(text)
+
+
+def _id(start: str, number: int) -> str:
+    return f"{start}{number & 0xFFFF:04X}"
 
 
 def _epoch_ms(value: Any) -> int:

@@ -81,12 +81,11 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
         options = replace(options, batch_messages=min(options.batch_messages, max(options.per_second // 10, 1)))
     with linked(options) as link:
         sender = Sender(link, options)
-        encoder = Encoder(options, lambda: link.core.ids.next(time.time()), name, _shards(link, sender))
+        encoder = Encoder(options, lambda count: link.core.ids.take(time.time(), count), name, _shards(link, sender))
         waiting: list[EncodedRequest] = []
         paced = PacedSender(sender, options.per_second)
         for batch in batches:
-            columns = {field.name: batch.column(n).to_pylist() for n, field in enumerate(batch.schema)}
-            for request in encoder.add(columns, batch.num_rows):
+            for request in encoder.add_batch(batch):
                 waiting.append(request)
                 size += request.size
                 if halves:

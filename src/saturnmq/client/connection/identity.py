@@ -55,6 +55,15 @@ class MessageIds:
     def next(self, now_s: float) -> str:
         """The next id. now_s: Unix seconds."""
         if now_s - self._checked_s > 60.0:
-            self._checked_s = now_s
-            self._ids.set_month_start(month_start_ms(now_s))
+            self._check_month(now_s)
         return self._ids.next(int(now_s * 1000))
+
+    def take(self, now_s: float, count: int) -> tuple[str, int]:
+        """Reserve that many ids: the digits that they share, and the counter of the first. now_s: Unix seconds."""
+        if now_s - self._checked_s > 60.0:
+            self._check_month(now_s)
+        return self._ids.take(int(now_s * 1000), count)
+
+    def _check_month(self, now_s: float) -> None:
+        self._checked_s = now_s
+        self._ids.set_month_start(month_start_ms(now_s))
