@@ -107,6 +107,22 @@ async def test_what_is_no_plain_send_is_handled_after_those_before_it_are_visibl
         assert served.handled[:2] == [OTHER, OTHER]
 
 
+async def test_a_send_that_arrives_in_several_reads_is_taken_once_it_is_complete() -> None:
+    async with AsyncExitStack() as stack:
+        served = Served(Takes(), stack)
+        await served.start()
+        reader, _ = await served.connect()
+        await until(lambda: len(served.server.connections) == 1)
+        (connection,) = served.server.connections
+        data = frames(PLAIN) + encode_frame(Command(PLAIN, body=b"x" * 100)) + frames(PLAIN)
+        for begin, end in ((0, 60), (60, 109), (109, 120), (120, 200), (200, len(data))):
+            connection.data_received(data[begin:end])
+            await until(lambda: not connection.held)
+        assert await reader.readexactly(3 * len(ANSWER)) == 3 * ANSWER
+        assert not served.handled
+        assert not connection.frame_pending and not served.server.unsigned_frames.used
+
+
 async def test_each_connection_has_its_own_quantum() -> None:
     async with AsyncExitStack() as stack:
         takes = Takes(QUANTUM_SECONDS / 2)

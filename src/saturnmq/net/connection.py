@@ -307,8 +307,12 @@ class Connection(asyncio.Protocol):
             if reads is not None:
                 at_most = _BETWEEN_PLAIN
                 until = until or monotonic() + self._owner.fair_queue.quantum
+                whole = self._decoder.completed(data)
+                if whole is not None:  # the frame that an earlier read began
+                    data, maybe_plain, self._partial = whole, True, False
+                    self._owner.note_partial(self, 0, is_new_frame=True)
                 if self._decoder.pending_bytes:
-                    at_most = 1  # the rest of a frame; the frames after it may be plain sends
+                    at_most = 1  # more of a frame; the frames after it may be plain sends
                 elif maybe_plain:
                     self.held = data
                     reads.take(self, until)

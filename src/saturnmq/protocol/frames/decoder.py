@@ -56,6 +56,14 @@ class FrameDecoder:
         self._need = 8
         self.undecoded = b""
 
+    def completed(self, data: bytes) -> bytes | None:
+        """The incomplete frame and data, to be fed next; None, without effect, if data does not complete that frame."""
+        if self._need <= 8 or len(self._partial_frame) + len(data) < self._need:
+            return None
+        whole = b"".join((self._partial_frame, data))
+        self.clear()
+        return whole
+
     def feed(self, data: bytes, at_most: int = _ALL) -> list[Command]:
         """Return the commands completed by data, in order. The bytes in `undecoded`, after at_most commands, must be fed next.
 
