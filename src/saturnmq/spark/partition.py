@@ -36,7 +36,9 @@ def read_partition(
     """Yield the rows of one partition; runs in a worker."""
     from saturnmq.spark.packing import say_decoder
     from saturnmq.spark.reading import read_range, selection
+    from saturnmq.spark.worker_memory import freeze_imports
 
+    freeze_imports()
     say_decoder()
     piece_fields = getattr(partition, "piece", None)
     if piece_fields is not None:

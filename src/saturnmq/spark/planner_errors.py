@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
 from saturnmq.protocol.errors import InvariantBroken, SaturnError
+from saturnmq.spark.worker_memory import in_spark_process
 
 HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"  # PySpark reads it when it formats an error for the JVM
 P = ParamSpec("P")
@@ -32,14 +32,8 @@ def brief(planning: Callable[P, R]) -> Callable[P, R]:
         except InvariantBroken:
             raise
         except SaturnError:
-            if _in_planner():
+            if in_spark_process():
                 os.environ[HIDE_TRACEBACK] = "1"
             raise
 
     return planned
-
-
-def _in_planner() -> bool:
-    """Whether Spark started this process: `python -m pyspark.daemon`, or another pyspark runner."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")

@@ -26,6 +26,7 @@ from saturnmq.spark.encode import EncodedRequest, Encoder, SendTarget
 from saturnmq.spark.sending import Sender
 from saturnmq.spark.sink_options import SinkOptions, parse_sink_options
 from saturnmq.spark.transactional import Halves, abort, check_brokers, check_count, commit, group_of, write_halves
+from saturnmq.spark.worker_memory import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
     A batch write in foreachBatch runs within a query, too: only a stream may use the query's id and batch. Raises BadRowError,
     StoreError.
     """
+    freeze_imports()
     partition, attempt, name = task_name()
     size = 0
     halves = options.delivery == "transactional"

@@ -124,7 +124,9 @@ class BatchReader(DataSourceReader):
             return read_partition(self._options, self._columns, self._schema, partition)
         from saturnmq.spark import packing
         from saturnmq.spark.files import read_files
+        from saturnmq.spark.worker_memory import freeze_imports
 
+        freeze_imports()
         packing.say_decoder()
         piece = getattr(partition, "piece", None)
         return read_files(self._options, self._columns, piece) if piece else iter(())
