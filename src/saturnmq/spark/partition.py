@@ -38,7 +38,7 @@ def read_partition(
     from saturnmq.spark.reading import read_range, selection
     from saturnmq.spark.worker_memory import freeze_imports
 
-    freeze_imports()
+    freeze_imports("read")
     say_decoder()
     piece_fields = getattr(partition, "piece", None)
     if piece_fields is not None:

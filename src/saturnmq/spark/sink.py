@@ -71,7 +71,7 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
     A batch write in foreachBatch runs within a query, too: only a stream may use the query's id and batch. Raises BadRowError,
     StoreError.
     """
-    freeze_imports()
+    freeze_imports("write")
     partition, attempt, name = task_name()
     size = 0
     halves = options.delivery == "transactional"

@@ -126,7 +126,7 @@ class BatchReader(DataSourceReader):
         from saturnmq.spark.files import read_files
         from saturnmq.spark.worker_memory import freeze_imports
 
-        freeze_imports()
+        freeze_imports("files")
         packing.say_decoder()
         piece = getattr(partition, "piece", None)
         return read_files(self._options, self._columns, piece) if piece else iter(())

@@ -20,8 +20,11 @@ def in_spark_process() -> bool:
 
 
 @functools.cache
-def freeze_imports() -> None:
-    """Exempt what exists now from garbage collection; tasks call it before they make objects. Only the first call has an effect."""
+def freeze_imports(kind: str) -> None:
+    """Exempt what exists now from garbage collection; tasks call it before they make objects.
+
+    kind: of task; only the first task of each kind has an effect, as it has just imported what tasks of this kind need.
+    """
     if in_spark_process():
         import saturnmq.client.client  # noqa: F401 - the task is about to need it
 
