@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recordedclient import RecordedClient
 
 from hotways import hot_module
 from saturnmq.broker import Broker
 from saturnmq.broker.requests.plain_requests import plain_pulls
-from saturnmq.net import Connection
 from saturnmq.net.plain_reads import PlainReader, PlainSends
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import RequestCode
@@ -86,7 +86,7 @@ class Pair:
             broker._server.request_seconds = broker.metrics.request_seconds
             if taking:
                 module = hot_module("pulls", self.way)
-                pulls = plain_pulls(broker._pull_context, broker.admission, broker._server.frame_limits, module)
+                pulls = plain_pulls(broker._pull_context, broker.admission, broker._server.frame_limits, module=module)
                 assert pulls is not None
                 self.pulls = CountingPulls(pulls)
                 broker._server.take_plain(self.pulls)
@@ -137,50 +137,9 @@ class Pair:
         return [self.loop.run_until_complete(self._fate(broker, pieces)) for broker in self.brokers]
 
     async def _fate(self, broker: Broker, pieces: list[bytes]) -> tuple[list[Command], bool]:
-        transport = Wire()
-        connection = Connection(broker._server)
-        connection.connection_made(transport)
-        for piece in filter(None, pieces):
-            if not connection.closed:
-                connection.data_received(piece)
-            while not connection.closed and (connection.limits.undecoded or connection.limits.backlog):
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        closed = connection.closed
-        connection.connection_lost(None)
-        return FrameDecoder().feed(bytes(transport.written)), closed
-
-
-class Wire(asyncio.Transport):
-    """The transport of a connection of which a test calls the callbacks; keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)})
-        self.written = bytearray()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It never blocks."""
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        """What a test passes arrives."""
-
-    def resume_reading(self) -> None:
-        """What a test passes arrives."""
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        """As `close`."""
-
-    def close(self) -> None:
-        """The test asks whether the connection is closed."""
+        client = RecordedClient(broker)
+        answers = await client.send(pieces)
+        return answers, client.end()
 
 
 def facts(answer: Command, broker: Broker) -> dict[str, Any]:

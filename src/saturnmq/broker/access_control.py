@@ -3,6 +3,8 @@
 A body that is too long for its request code is refused first, because a signature takes time in proportion to the body. The
 caller's name is left in `connection.attributes[CALLER]` while the handler runs, for the audit log.
 
+Plain requests are allowed without a decision of their own while the one of an equal request of their connection holds (`Grants`).
+
 Requirements: ACL-01, ACL-02, ACL-08, ACL-14, LIM-03.
 """
 
@@ -11,11 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from saturnmq.acl.accounts import PUB, SUB, group_resource, shown_resource
 from saturnmq.acl.addresses import parse_list
-from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied
+from saturnmq.acl.rules import WHITE_LIST, Access, AccessDenied, AccessRules
 from saturnmq.broker.requests.rights import Rights
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import BODY_BYTES_MAX, CALLER
@@ -25,9 +27,10 @@ from saturnmq.net import Connection, Reply
 from saturnmq.net.connection import Handler
 from saturnmq.net.rejections import Rejections
 from saturnmq.protocol.addresses import host_of
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import TRACE_TOPIC, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, ResponseError, response_error
 from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.signatures import V1Key, is_v2
 from saturnmq.server_admin import Administration
 from saturnmq.store import MessageStore
 
@@ -37,6 +40,16 @@ if TYPE_CHECKING:  # a broker without access control runs without these and with
 log = logging.getLogger(__name__)
 
 _HOST: Final = "acl_host"
+_GRANTS: Final = "acl_grants"
+_GRANTS_MAX: Final = 256  # of a connection
+# The fields with the resources of requests that compiled code takes: topic and group.
+PLAIN_RESOURCES: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.SEND_MESSAGE: ("topic", ""),
+    RequestCode.SEND_MESSAGE_V2: ("b", ""),
+    RequestCode.SEND_BATCH_MESSAGE: ("b", ""),
+    RequestCode.PULL_MESSAGE: ("topic", "consumerGroup"),
+    RequestCode.LITE_PULL_MESSAGE: ("topic", "consumerGroup"),
+}
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 # A reply that is not stored may be as long as clients send, whatever maxMessageSize is.
@@ -73,6 +86,57 @@ def _other_validator(name: str, settings: BrokerSettings) -> AccessValidator:
     return validator
 
 
+class SignedHeader(Protocol):
+    """What is used of `hot.header.HeaderReader`."""
+
+    code: int
+
+    @property
+    def access_key(self) -> str: ...
+    @property
+    def signature(self) -> bytes: ...
+    def signed_data(self, body: bytes) -> bytes: ...
+
+
+Granted = tuple[AccessRules, dict[tuple[str, int, str, str], V1Key]]  # by account, request code, topic and group
+
+
+class Grants:
+    """What connections were allowed to do with a signature of version 1, as long as the rules are the same.
+
+    An account's next request of the same connection, code, topic and group needs no decision: only its signature is verified. All
+    else that a decision depends on is in the rules, of which every change makes another object, or is the connection's.
+    """
+
+    def __init__(self, validator: PlainValidator) -> None:
+        self._validator = validator
+
+    def note(self, connection: Connection, request: Command, caller: str) -> None:
+        """Remember a request that was allowed, unless it was for another reason than its account's rights."""
+        names = PLAIN_RESOURCES.get(request.code)
+        if names is None or caller == WHITE_LIST or is_v2(request):
+            return
+        rules = self._validator.rules
+        topic, group = (request.ext.get(name, "") for name in names)
+        granted = cast("Granted | None", connection.attributes.get(_GRANTS))
+        if granted is None or granted[0] is not rules or len(granted[1]) >= _GRANTS_MAX:
+            granted = connection.attributes[_GRANTS] = (rules, {})
+        if topic != TRACE_TOPIC:  # it may have been the quota
+            granted[1][caller, request.code, topic, group] = V1Key(rules.accounts[caller].secret)
+
+    def admits(self, connection: Connection, header: SignedHeader, body: bytes, topic: str, group: str) -> bool:
+        """Whether a request is allowed as one before; if so, its account is the connection's caller."""
+        granted = cast("Granted | None", connection.attributes.get(_GRANTS))
+        if granted is None or granted[0] is not self._validator.rules:
+            return False
+        caller = header.access_key
+        key = granted[1].get((caller, header.code, topic, group))
+        if key is None or not key.fits(header.signed_data(body), header.signature):
+            return False
+        connection.attributes[CALLER] = caller
+        return True
+
+
 class AccessControl:
     """The validators of one broker; none run unless aclEnable is set. root: the home folder without rocketmqHome.
 
@@ -90,6 +154,7 @@ class AccessControl:
     ) -> None:
         self.enabled = settings.acl_enable
         self.plain_validator: PlainValidator | None = None
+        self.grants: Grants | None = None  # only if accounts of files decide about all requests
         self._validators: list[AccessValidator] = []
         self._store = store
         self._rights = Rights(store, settings.cluster_name, compat=settings.acl_compat)
@@ -105,6 +170,18 @@ class AccessControl:
                 self._validators.append(self.plain_validator)
             elif name.strip():
                 self._validators.append(_other_validator(name.strip(), settings))
+        if self.plain_validator is not None and len(self._validators) == 1:
+            self.grants = Grants(self.plain_validator)
+
+    @property
+    def admits(self) -> Callable[..., bool] | None:
+        """What decides about plain requests; None if all of them are allowed. See `allows_plain`."""
+        return self.grants.admits if self.grants is not None else None
+
+    @property
+    def allows_plain(self) -> bool:
+        """Whether requests may be taken before they are decoded."""
+        return self.grants is not None or not self.enabled
 
     async def load(self) -> None:
         """Read the account files. Raises ConfigError with all problems."""
@@ -139,6 +216,8 @@ class AccessControl:
             connection.attributes[CALLER] = caller = self._check(connection, request)
             if not connection.signed and caller != WHITE_LIST:
                 connection.mark_signed()
+            if self.grants is not None:
+                self.grants.note(connection, request, caller)
             return handler(connection, request)
 
         return checked

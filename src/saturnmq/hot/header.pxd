@@ -2,12 +2,17 @@ cimport cython
 from saturnmq.hot.numbers cimport int16, int32
 
 cdef Py_ssize_t _INT32_MAX, _DIGITS_MAX, _FIXED_BYTES, _PREFIX_BYTES
+cdef Py_ssize_t _UPPER_MAX, _ACCESS_KEY, _SIGNATURE, _TOKEN
+cdef dict _CREDENTIALS
 cdef Py_ssize_t _CODE, _EXT, _FLAG, _LANGUAGE, _OPAQUE, _REMARK, _SERIALIZATION, _VERSION
 
 cdef class HeaderReader:
     cdef public Py_ssize_t fields_max, code, flag, opaque, serialization, body_at, frame_end
-    cdef Py_ssize_t _at, _fields, _members
-    cdef bint _escaped, _high
+    cdef readonly str access_key
+    cdef readonly bytes signature
+    cdef Py_ssize_t _at, _fields, _members, _credentials
+    cdef bint _escaped, _high, _signed
+    cdef list _values
 
     cdef bint _expects(self, Py_ssize_t code) except -1
 
@@ -36,5 +41,16 @@ cdef class HeaderReader:
     @cython.locals(key_at=Py_ssize_t, key_end=Py_ssize_t, value_at=Py_ssize_t, value_bytes=Py_ssize_t, position=Py_ssize_t)
     cdef bint _read_binary(self, bytes data, Py_ssize_t at, Py_ssize_t end) except -1
 
+    @cython.locals(value=bytes)
+    cdef bint _take(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end, Py_ssize_t at, Py_ssize_t end) except -1
+
+    @cython.locals(bit=Py_ssize_t)
+    cdef bint _credential(self, bytes name, bytes value) except -1
+
+    @cython.locals(values=list)
+    cpdef bytes signed_data(self, bytes body)
+
     @cython.locals(value=Py_ssize_t, byte=Py_ssize_t, position=Py_ssize_t)
     cdef Py_ssize_t _digits(self, bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
+
+cpdef bytes _unescaped(bytes value)

@@ -11,6 +11,7 @@ Python without types: `header.pxd` declares them for Cython. Compiled, each read
 from __future__ import annotations
 
 from saturnmq.hot.numbers import int16, int32
+from saturnmq.protocol.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 _INT32_MAX = 2**31 - 1
 _DIGITS_MAX = 18  # 19 digits may exceed 64 bits
@@ -18,6 +19,9 @@ _FIXED_BYTES = (
     21  # of a binary header before its fields: code, language, version, opaque, flag, remark and fields length
 )
 _PREFIX_BYTES = 8  # of a frame before its header
+_UPPER_MAX = 0x5A  # Z
+_ACCESS_KEY, _SIGNATURE, _TOKEN = 1, 2, 4
+_CREDENTIALS = {ACCESS_KEY.encode(): _ACCESS_KEY, SIGNATURE.encode(): _SIGNATURE, SECURITY_TOKEN.encode(): _TOKEN}
 # Bits of the members of a JSON header in `_members`.
 _CODE, _EXT, _FLAG, _LANGUAGE, _OPAQUE, _REMARK, _SERIALIZATION, _VERSION = (1 << bit for bit in range(8))
 
@@ -25,12 +29,17 @@ _CODE, _EXT, _FLAG, _LANGUAGE, _OPAQUE, _REMARK, _SERIALIZATION, _VERSION = (1 <
 class HeaderReader:
     """The values of the last header that was read.
 
-    serialization, body_at, frame_end: of the last frame that `find` found.
+    serialization, body_at, frame_end: of the last frame that `find` found. access_key, signature: of access control, "" without.
     """
 
-    def __init__(self, fields_max: int) -> None:
-        """fields_max: fields that a header may have (`FrameLimits.ext_fields_max`)."""
+    def __init__(self, fields_max: int, *, signed: bool = False) -> None:
+        """fields_max: fields that a header may have (`FrameLimits.ext_fields_max`). signed: `signed_data` will be called."""
         self.fields_max = fields_max
+        self.access_key = ""
+        self.signature = b""
+        self._signed = signed
+        self._credentials = 0  # those that the header has had
+        self._values: list[tuple[bytes, bytes]] = []  # names and values of all fields but the signature
         self.code = self.flag = self.opaque = 0
         self.serialization = self.body_at = self.frame_end = 0
         self._at = 0  # of the next byte
@@ -65,6 +74,9 @@ class HeaderReader:
     def _read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] can be read; the attributes have its values then."""
         self._fields = self._members = self.flag = 0
+        self.access_key, self.signature, self._credentials = "", b"", 0
+        if self._signed:
+            self._values = []
         if not (self._read_json(data, at, end) if serialization == 0 else self._read_binary(data, at, end)):
             return False
         return self._fields <= self.fields_max
@@ -147,7 +159,7 @@ class HeaderReader:
             self._at += 1
             value_at = self._at + 1
             self._fields += 1
-            if not self._skip_text(data, end) or not self._field(data, key_at, key_end, value_at, self._at - 1):
+            if not self._skip_text(data, end) or not self._take(data, key_at, key_end, value_at, self._at - 1):
                 return False
             if self._at >= end:
                 return False
@@ -241,11 +253,42 @@ class HeaderReader:
                 if data[position] >= 0x80:
                     self._high = True
                     break
-            if not self._field(data, key_at, key_end, value_at, at):
+            if not self._take(data, key_at, key_end, value_at, at):
                 return False
         return True
 
     # ---- values of fields
+
+    def _take(self, data: bytes, key_at: int, key_end: int, at: int, end: int) -> bool:
+        """Take a field, if the request may have it: a credential here, any other by `_field`."""
+        if key_end > key_at and data[key_at] <= _UPPER_MAX:  # no other name begins with a capital letter
+            return self._credential(data[key_at:key_end], data[at:end])
+        if self._signed:
+            value = data[at:end]
+            self._values.append((data[key_at:key_end], _unescaped(value) if self._escaped else value))
+        return self._field(data, key_at, key_end, at, end)
+
+    def _credential(self, name: bytes, value: bytes) -> bool:
+        """Take a field of a signature of version 1."""
+        bit = _CREDENTIALS.get(name, 0)
+        if bit == 0 or self._credentials & bit or self._escaped or self._high:
+            return False
+        self._credentials |= bit
+        if bit == _SIGNATURE:
+            self.signature = value
+            return True
+        if bit == _ACCESS_KEY:
+            self.access_key = value.decode()
+        if self._signed:
+            self._values.append((name, value))
+        return True
+
+    def signed_data(self, body: bytes) -> bytes:
+        """What a signature of version 1 covers: the values of the fields in the order of their names, then the body."""
+        self._values.sort()
+        values = [pair[1] for pair in self._values]
+        values.append(body)
+        return b"".join(values)
 
     def _digits(self, data: bytes, at: int, end: int) -> int:
         """The number that data[at:end] writes in digits only; -1 if it is none or may exceed 64 bits."""
@@ -258,3 +301,8 @@ class HeaderReader:
                 return -1
             value = value * 10 + byte - 0x30
         return value
+
+
+def _unescaped(value: bytes) -> bytes:
+    """A text without the JSON escapes of the separators of properties."""
+    return value.replace(b"\\u0001", b"\1").replace(b"\\u0002", b"\2")

@@ -35,9 +35,8 @@ _FIELDS = {
 class PullHeader(HeaderReader):
     """The values of the last header that `read` accepted; commit_offset: -1 without one."""
 
-    def __init__(self, fields_max: int) -> None:
-        """fields_max: fields that a header may have (`FrameLimits.ext_fields_max`)."""
-        super().__init__(fields_max)
+    def __init__(self, fields_max: int, *, signed: bool = False) -> None:
+        super().__init__(fields_max, signed=signed)
         self.group = self.topic = self.subscription = self.kind = ""
         self.queue_id = self.offset = self.count = self.sys_flag = self.version = 0
         self.commit_offset = -1

@@ -36,7 +36,7 @@ class Pulls:
 
     context: the services of pulls (`broker/requests/context.PullContext`). admission: whether requests are rejected now. limits: of
     frames (`FrameLimits`). counts: how many messages a pull may return, and how many of them are looked for on the disk. own_group:
-    the group whose offsets clients cannot commit.
+    the group whose offsets clients cannot commit. admits: whether access control allows a request; None without access control.
     """
 
     def __init__(
@@ -49,14 +49,15 @@ class Pulls:
         check: Callable[..., Any],
         count: Callable[..., None],
         encode: Callable[..., bytes],
+        admits: Callable[..., bool] | None = None,
     ) -> None:
         self._context, self._admission, self._store = context, admission, context.store
         self._length_max = limits.frame_bytes_max - 4
         self._header_bytes_max = limits.header_bytes_max
-        self._header = PullHeader(limits.ext_fields_max)
+        self._header = PullHeader(limits.ext_fields_max, signed=admits is not None)
         self._count_max, self._read_ahead = counts
         self._own_group = own_group
-        self._check, self._count, self._encode = check, count, encode
+        self._check, self._count, self._encode, self._admits = check, count, encode, admits
         self._counts: dict[int, int] = {}
 
     def feed(self, data: bytes, until: float, connection: Any) -> int:
@@ -129,7 +130,11 @@ class Pulls:
         in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
         in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
         is_plain = gathering.gather(log, codes, count, log.end - store.memory_bytes, in_disk, in_memory)
-        return gathering if is_plain and gathering.count > 0 else None
+        if not is_plain or gathering.count == 0:
+            return None
+        if self._admits is not None and not self._admits(connection, header, b"", topic, group):
+            return None
+        return gathering
 
     def _answer(self, gathering: Gathering, elapsed_ns: int, connection: Any) -> bytes:
         """Commit the offset that the pull carries, count the pull, and encode the answer."""

@@ -29,9 +29,8 @@ class SendHeader(HeaderReader):
     messages.
     """
 
-    def __init__(self, fields_max: int) -> None:
-        """fields_max: fields that a header may have (`FrameLimits.ext_fields_max`)."""
-        super().__init__(fields_max)
+    def __init__(self, fields_max: int, *, signed: bool = False) -> None:
+        super().__init__(fields_max, signed=signed)
         self.topic_at = self.topic_end = self.properties_at = self.properties_end = 0
         self.queue_id = self.sys_flag = self.message_flag = self.reconsume_times = 0
         self.born_ms = 0

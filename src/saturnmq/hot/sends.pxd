@@ -16,7 +16,7 @@ cdef class QueueBatch:
     cdef readonly list units
 
 cdef class Sends:
-    cdef object _context, _serves, _put_soon, _store, _confirmation, _space, _answers, _stating
+    cdef object _context, _serves, _put_soon, _admits, _store, _confirmation, _space, _answers, _stating
     cdef Py_ssize_t _small_bytes, _unflushed_bytes, _length_max, _header_bytes_max, _body_bytes_max
     cdef SendHeader _header
     cdef bytes _suffix, _host, _tags

@@ -87,6 +87,7 @@ class Sends:
     limits: of frames (`FrameLimits`). unflushed: messages of more bytes than the first number are left to the reference
     implementation while more bytes of the log than the second are not durable. confirmation: the answer to senders that ask how a
     message is confirmed. put_soon: stores a message that is confirmed later and answers it; whether the connection may send more.
+    admits: whether access control allows a request; None without access control.
     """
 
     def __init__(
@@ -97,16 +98,17 @@ class Sends:
         unflushed: tuple[int, int],
         confirmation: Callable[[], Any],
         put_soon: Callable[..., bool],
+        admits: Callable[..., bool] | None = None,
     ) -> None:
         self._small_bytes, self._unflushed_bytes = unflushed
         self._context = context
         self._serves = serves
-        self._put_soon = put_soon
+        self._put_soon, self._admits = put_soon, admits
         self._store = context.store
         self._confirmation = confirmation
         self._length_max = limits.frame_bytes_max - 4
         self._header_bytes_max = limits.header_bytes_max
-        self._header = SendHeader(limits.ext_fields_max)
+        self._header = SendHeader(limits.ext_fields_max, signed=admits is not None)
         self._suffix = context.cluster_suffix.encode()
         self._head = bytearray(RECORD_V4.size)
         self._length = bytearray(2)  # of the properties
@@ -210,6 +212,8 @@ class Sends:
         if body_bytes > self._body_bytes_max or (
             body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
+            return False
+        if self._admits is not None and not self._admits(reader, header, data[body_at:frame_end], batch.topic, ""):
             return False
         encoder = self._answers
         if header.asks:

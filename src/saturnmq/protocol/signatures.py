@@ -44,6 +44,9 @@ _CREDENTIALS: Final = frozenset(
     {ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SIGNATURE_VERSION, SIGNATURE_TIME, SIGNATURE_NONCE}
 )
 _DOMAIN_V2: Final = b"saturnmq-signature-2\0"
+_SHA1_BLOCK: Final = 64  # bytes
+_INNER_PAD: Final = bytes(byte ^ 0x36 for byte in range(256))  # of HMAC
+_OUTER_PAD: Final = bytes(byte ^ 0x5C for byte in range(256))
 _HEAD_V2: Final = struct.Struct(">iI")
 _U32: Final = struct.Struct(">I")
 
@@ -63,6 +66,25 @@ def v1_data(ext: Mapping[str, str], body: bytes | None) -> bytes:
 def v1_signature(secret: bytes, ext: Mapping[str, str], body: bytes | None) -> str:
     """The Signature field of version 1 for these fields and this body."""
     return base64.b64encode(hmac.digest(secret, v1_data(ext, body), "sha1")).decode()
+
+
+class V1Key:
+    """A secret key, prepared to verify many signatures of version 1: half as long as one at a time."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes) -> None:
+        key = hashlib.sha1(secret).digest() if len(secret) > _SHA1_BLOCK else secret  # noqa: S324 - as Apache RocketMQ signs
+        key = key.ljust(_SHA1_BLOCK, b"\0")
+        self._inner = hashlib.sha1(key.translate(_INNER_PAD))  # noqa: S324
+        self._outer = hashlib.sha1(key.translate(_OUTER_PAD))  # noqa: S324
+
+    def fits(self, data: bytes, signature: bytes) -> bool:
+        """Whether it is the Signature field for these bytes (see `v1_data`)."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(data)
+        outer.update(inner.digest())
+        return hmac.compare_digest(base64.b64encode(outer.digest()), signature)
 
 
 def v2_data(code: int, ext: Mapping[str, str], body: bytes | None) -> bytes:

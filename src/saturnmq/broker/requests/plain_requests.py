@@ -5,18 +5,21 @@ Requirements: BP-01..BP-08.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import cast
 
 from saturnmq.broker.requests.context import PullContext, SendContext
 from saturnmq.broker.requests.plain_sends import GroupMember, plain_sends
 from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull
 from saturnmq.broker.requests.pull_answer import encoded
+from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.hot import compiled
 from saturnmq.net import RemotingServer
 from saturnmq.net.plain_reads import PlainReader, PlainSends
-from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import FrameLimits, Serialization
 from saturnmq.store import GetStatus
 
@@ -40,32 +43,47 @@ class PlainRequests:
 
 
 def take_plain(
-    main: RemotingServer,
-    fast: RemotingServer,
-    send_context: SendContext,
-    pull_context: PullContext,
+    ports: tuple[RemotingServer, RemotingServer],
+    routes: Mapping[int, BoundRoute],
     admission: Admission,
     member: GroupMember | None,
+    admits: Callable[..., bool] | None,
 ) -> None:
     """Let compiled code, if there is any, take the plain sends of both ports and the plain pulls of the main port.
 
-    member: of a DLedger group, whose pulls depend on its role.
+    ports: the main and the fast one. routes: with the services of the broker. member: of a DLedger group, whose pulls depend on its
+    role. admits: with access control, `Grants.admits`.
     """
-    sends = plain_sends(send_context, admission, member, main.frame_limits)
-    pulls = plain_pulls(pull_context, admission, main.frame_limits) if member is None else None
+    main, fast = ports
+    send_context = cast("SendContext", routes[RequestCode.SEND_MESSAGE_V2].context)
+    pull_context = cast("PullContext", routes[RequestCode.PULL_MESSAGE].context)
+    sends = plain_sends(send_context, admission, member, main.frame_limits, admits)
+    pulls = plain_pulls(pull_context, admission, main.frame_limits, admits) if member is None else None
     main.take_plain(PlainRequests(sends, pulls) if sends is not None and pulls is not None else sends)
     fast.take_plain(sends)
 
 
 def plain_pulls(
-    context: PullContext, admission: Admission, limits: FrameLimits, module: ModuleType | None = None
+    context: PullContext,
+    admission: Admission,
+    limits: FrameLimits,
+    admits: Callable[..., bool] | None = None,
+    module: ModuleType | None = None,
 ) -> PlainSends | None:
-    """The compiled code for plain pulls (`hot/pulls.py`) of a broker without access control and group; None without such code."""
+    """The compiled code for plain pulls (`hot/pulls.py`) of a broker without group; None without such code."""
     module = module or compiled("pulls")
     if module is None:
         return None
     pulls: PlainSends = module.Pulls(
-        context, admission, limits, (COUNT_MAX, READ_AHEAD), TRANSACTION_GROUP, checked, count_pull, _with_messages
+        context,
+        admission,
+        limits,
+        (COUNT_MAX, READ_AHEAD),
+        TRANSACTION_GROUP,
+        checked,
+        count_pull,
+        _with_messages,
+        admits,
     )
     return pulls
 

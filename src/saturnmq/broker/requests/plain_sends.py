@@ -5,6 +5,7 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Protocol
@@ -57,11 +58,12 @@ def plain_sends(
     admission: Admission,
     member: GroupMember | None,
     limits: FrameLimits,
+    admits: Callable[..., bool] | None = None,
     module: ModuleType | None = None,
 ) -> PlainSends | None:
-    """What takes plain sends for a broker without access control; None without compiled code.
+    """What takes plain sends for a broker; None without compiled code.
 
-    member: the broker as one of a group.
+    member: the broker as one of a group. admits: with access control, `Grants.admits`.
     """
     module = module or compiled("sends")
     if module is None:
@@ -115,5 +117,6 @@ def plain_sends(
         (SMALL_BYTES, UNFLUSHED_BYTES),
         lambda: confirmation_of(store, waits=True),
         put_soon,
+        admits,
     )
     return sends
