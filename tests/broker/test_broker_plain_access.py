@@ -22,7 +22,7 @@ from wire import Clock, Wire
 
 from hotways import hot_module
 from saturnmq.broker.access_control import PLAIN_RESOURCES
-from saturnmq.broker.requests.plain_requests import PlainRequests, plain_pulls
+from saturnmq.broker.requests.plain_requests import PlainRequests, plain_commits, plain_pulls
 from saturnmq.broker.requests.plain_sends import plain_sends
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
 from saturnmq.broker.requests.table import TABLE
@@ -35,6 +35,7 @@ from saturnmq.protocol.message import BatchItem, decode_record, encode_batch
 
 V1, V2, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 PULL, LITE_PULL = RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 CLEAN = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE  # of an administrator
 UNKNOWN, LIMITED, CLOSED = ("stranger", "12345678"), ("limitedAdmin", "12345678"), ("elsewhere", "12345678")
 ELSEWHERE = """  - accessKey: elsewhere
@@ -76,11 +77,13 @@ class Side:
         if way != "decoded":
             grants, limits = broker._access.grants, broker._server.frame_limits
             assert grants is not None
-            modules = hot_module("sends", way), hot_module("pulls", way)
+            modules = [hot_module(name, way) for name in ("sends", "pulls", "commits")]
             sends = plain_sends(broker._send_context, broker.admission, None, limits, grants.admits, modules[0])
             pulls = plain_pulls(broker._pull_context, broker.admission, limits, grants.admits, modules[1])
-            assert sends is not None and pulls is not None
-            broker._server.take_plain(Counting(sends, pulls, self.taken))
+            context = broker._all_routes[COMMIT].context
+            commits = plain_commits(context, broker.admission, None, limits, grants.admits, modules[2])  # type: ignore[arg-type]
+            assert sends is not None and pulls is not None and commits is not None
+            broker._server.take_plain(Counting(sends, (pulls, commits), self.taken))
         self.client = RecordedClient(broker)
 
     def reconnect(self) -> None:
@@ -101,8 +104,8 @@ class Side:
 class Counting(PlainRequests):
     """Plain requests, counted by code."""
 
-    def __init__(self, sends: Any, pulls: Any, taken: dict[int, int]) -> None:
-        super().__init__(sends, pulls)
+    def __init__(self, sends: Any, others: tuple[Any, ...], taken: dict[int, int]) -> None:
+        super().__init__(sends, others)
         self._taken = taken
 
     def finish(self) -> dict[int, int]:
@@ -175,6 +178,10 @@ async def assert_same(pair: list[Side], pieces: list[bytes], caplog: pytest.LogC
 
 def request(code: int, opaque: int, fields: dict[str, str], **how: Any) -> Command:
     ext = dict(SEND if code in (V1, V2, BATCH) else FETCH) | fields
+    if code == COMMIT:
+        ext = {
+            name: value for name, value in ext.items() if name in ("consumerGroup", "topic", "queueId", "commitOffset")
+        }
     if code == V1:
         ext = {SEND_V1_BY_V2.get(name, name): value for name, value in ext.items()}
     if code in (V1, V2, BATCH):
@@ -220,13 +227,15 @@ async def test_arbitrary_signed_requests_equal_reference(
             frames = []
             for opaque in range(random.randint(1, 4)):
                 account = random.choice([*[USER] * 9, ADMIN, LIMITED, UNKNOWN, CLOSED])
-                code = random.choice([V1, V2, V2, BATCH, PULL, PULL, LITE_PULL, LITE_PULL, CLEAN])
+                code = random.choice([V1, V2, V2, BATCH, PULL, PULL, LITE_PULL, LITE_PULL, COMMIT, COMMIT, CLEAN])
                 topic = random.choice([*TOPICS, *["Both"] * 14, TRACE_TOPIC, "SCHEDULE_TOPIC_XXXX"])
                 how: dict[str, Any] = {"serialization": random.choice(list(Serialization))}
                 if code == BATCH:
                     how["body"] = encode_batch([BatchItem(b"one"), BatchItem(b"two", b"TAGS\x01a")])
                 fields = {"b": topic} if code in (V1, V2, BATCH) else {"topic": topic}
-                if code in (PULL, LITE_PULL):
+                if code == COMMIT:
+                    fields["commitOffset"] = str(random.randrange(9))
+                if code in (PULL, LITE_PULL, COMMIT):
                     fields["consumerGroup"] = random.choice([*["open"] * 6, "closed"])
                     how["body"] = None
                 command = request(code, opaque, fields, **how)
@@ -259,12 +268,12 @@ async def test_arbitrary_signed_requests_equal_reference(
                 for side in pair:
                     side.reconnect()
         assert records(pair[0].wire) == records(pair[1].wire)
-        assert all(pair[0].taken.get(code, 0) > 3 for code in (V1, V2, BATCH, PULL, LITE_PULL)), pair[0].taken
+        assert all(pair[0].taken.get(code, 0) > 3 for code in (V1, V2, BATCH, PULL, LITE_PULL, COMMIT)), pair[0].taken
 
 
 @WAYS
 @pytest.mark.spec("FUZ-04")
-@pytest.mark.parametrize("code", [V2, BATCH, PULL])
+@pytest.mark.parametrize("code", [V2, BATCH, PULL, COMMIT])
 async def test_changed_rights_hold_for_the_next_request_of_a_connection(
     code: int, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,13 +1,14 @@
-"""Differential test of pulls: what `saturnmq.hot` takes has the answers, counters and offsets of the reference implementation."""
+"""Differential test of pulls and offset commits: what `saturnmq.hot` takes is answered, counted and kept as by the reference."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,9 @@ from recordedclient import RecordedClient
 
 from hotways import hot_module
 from saturnmq.broker import Broker
-from saturnmq.broker.requests.plain_requests import plain_pulls
-from saturnmq.net.plain_reads import PlainReader, PlainSends
+from saturnmq.broker.requests.context import OffsetContext
+from saturnmq.broker.requests.plain_requests import PlainRequests, plain_commits, plain_pulls
+from saturnmq.broker.requests.plain_sends import plain_sends
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
@@ -26,6 +28,8 @@ from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.testing import EmbeddedBroker
 
 PULL, LITE_PULL = int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)
+COMMIT = int(RequestCode.UPDATE_CONSUMER_OFFSET)
+COMMITTED = ("consumerGroup", "topic", "queueId", "commitOffset")  # fields of a commit
 MARK = 1_000_000
 COUNT = 90  # messages of queue 0
 HOST = Host("127.0.0.1", 10911)
@@ -37,7 +41,10 @@ FIELDS = {
 
 def pull_frame(opaque: int, more: dict[str, str], **how: Any) -> bytes:
     ext = {name: value for name, value in (FIELDS | more).items() if value != "absent"}
-    return encode_frame(Command(how.pop("code", PULL), ext=ext, opaque=opaque, language=0, **how))
+    code = how.pop("code", PULL)
+    if code == COMMIT:
+        ext = {name: value for name, value in ext.items() if name in COMMITTED or name in more}
+    return encode_frame(Command(code, ext=ext, opaque=opaque, language=0, **how))
 
 
 def heartbeat_frame(opaque: int) -> bytes:
@@ -53,20 +60,27 @@ def heartbeat_frame(opaque: int) -> bytes:
     return encode_frame(Command(RequestCode.HEART_BEAT, body=body, opaque=opaque))
 
 
-class CountingPulls:
-    """Plain pulls of a broker, counted."""
+class CountingRequests(PlainRequests):
+    """Plain requests of a broker, counted."""
 
-    def __init__(self, pulls: PlainSends) -> None:
-        self._pulls = pulls
-        self.count = 0
-
-    def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
-        return self._pulls.feed(data, until, reader)
+    def __init__(self, broker: Broker, way: str) -> None:
+        limits = broker._server.frame_limits
+        sends = plain_sends(broker._send_context, broker.admission, None, limits, module=hot_module("sends", way))
+        pulls = plain_pulls(broker._pull_context, broker.admission, limits, module=hot_module("pulls", way))
+        context = cast("OffsetContext", broker._all_routes[COMMIT].context)
+        commits = plain_commits(context, broker.admission, None, limits, module=hot_module("commits", way))
+        assert sends is not None and pulls is not None and commits is not None
+        super().__init__(sends, (pulls, commits))
+        self.counts: Counter[int] = Counter()
 
     def finish(self) -> dict[int, int]:
-        counts = self._pulls.finish()
-        self.count += sum(counts.values())
+        counts = super().finish()
+        self.counts.update(counts)
         return counts
+
+    @property
+    def count(self) -> int:
+        return self.counts.total()
 
 
 class Pair:
@@ -76,7 +90,7 @@ class Pair:
         self.way = way
         self.loop = asyncio.new_event_loop()
         self.servers: list[EmbeddedBroker] = []
-        self.pulls: CountingPulls | None = None
+        self.pulls: CountingRequests | None = None
 
     def start(self) -> None:
         for taking in (True, False):
@@ -85,10 +99,7 @@ class Pair:
             broker = server.broker
             broker._server.request_seconds = broker.metrics.request_seconds
             if taking:
-                module = hot_module("pulls", self.way)
-                pulls = plain_pulls(broker._pull_context, broker.admission, broker._server.frame_limits, module=module)
-                assert pulls is not None
-                self.pulls = CountingPulls(pulls)
+                self.pulls = CountingRequests(broker, self.way)
                 broker._server.take_plain(self.pulls)
             self.servers.append(server)
             for topic in ("T", "%RETRY%G"):
@@ -215,7 +226,10 @@ changes = st.lists(
     st.sampled_from(sorted(ODD)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(ODD[name]))), max_size=2
 ).map(dict)
 pulls = st.tuples(
-    changes, st.sampled_from([PULL, PULL, LITE_PULL]), st.sampled_from(Serialization), st.sampled_from([0, 0, 0, 2])
+    changes,
+    st.sampled_from([PULL, PULL, LITE_PULL, COMMIT, COMMIT]),
+    st.sampled_from(Serialization),
+    st.sampled_from([0, 0, 0, 2]),
 )
 
 
@@ -233,7 +247,7 @@ def test_arbitrary_pulls_equal_reference_implementation(pair: Pair) -> None:
         assert_same(pair, frames, answers + 1)
 
     check()
-    assert pair.pulls is not None and pair.pulls.count > 150
+    assert pair.pulls is not None and pair.pulls.count > 150 and pair.pulls.counts[COMMIT] > 50
 
 
 @pytest.mark.spec("BP-03", "BP-04", "FIL-02")
@@ -263,6 +277,25 @@ def test_plain_pulls_are_all_taken(pair: Pair) -> None:
 
 
 @pytest.mark.spec("FUZ-04")
+@pytest.mark.parametrize("flag", [0, 2])
+def test_repeated_commits_are_all_taken(pair: Pair, flag: int) -> None:
+    assert pair.pulls is not None
+    for serialization in Serialization:
+        assert_same(pair, [pull_frame(0, {"commitOffset": "3"}, code=COMMIT)], 1)
+        before = pair.pulls.counts[COMMIT]
+        frames = [
+            pull_frame(
+                number, {"commitOffset": str(number * 7 % 40)}, code=COMMIT, serialization=serialization, flag=flag
+            )
+            for number in range(40)
+        ]
+        both = assert_same(pair, [*frames, pull_frame(MARK, {})], 1 if flag else 41)
+        assert {answer["code"] for answer in both[0]} == {0}
+        assert pair.pulls.counts[COMMIT] - before > 30  # see above
+        assert [broker.offsets.get("T", "G", 0) for broker in pair.brokers] == [39 * 7 % 40] * 2
+
+
+@pytest.mark.spec("FUZ-04")
 def test_damaged_pull_frames_have_the_same_fate(pair: Pair) -> None:
     """Cut, overwritten, repeated and removed bytes, in reads of any size: equal answers and counters."""
     random = Random(21)
@@ -275,7 +308,7 @@ def test_damaged_pull_frames_have_the_same_fate(pair: Pair) -> None:
                     "sysFlag": random.choice("45"),
                     "commitOffset": str(number),
                 },
-                code=random.choice([PULL, LITE_PULL]),
+                code=random.choice([PULL, LITE_PULL, COMMIT]),
                 serialization=random.choice(list(Serialization)),
             )
             for number in range(random.randint(1, 5))

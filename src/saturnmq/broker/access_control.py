@@ -49,6 +49,7 @@ PLAIN_RESOURCES: Final[dict[int, tuple[str, str]]] = {
     RequestCode.SEND_BATCH_MESSAGE: ("b", ""),
     RequestCode.PULL_MESSAGE: ("topic", "consumerGroup"),
     RequestCode.LITE_PULL_MESSAGE: ("topic", "consumerGroup"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ("topic", "consumerGroup"),
 }
 _SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})

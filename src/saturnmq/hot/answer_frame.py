@@ -1,4 +1,4 @@
-"""The frame of a response to a stored message, of which the values that differ from message to message are replaced in place.
+"""Frames of responses of which some values are replaced in place: to a stored message, and those of which only the opaque differs.
 
 `answer_frame.pxd` declares types for Cython.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from saturnmq.hot.numbers import put32
 
+OPAQUE_AT = 8 + 5  # position of the opaque in a frame with a binary header
+_OPAQUE_TEXT = b'"opaque":0'
+_LENGTH_BYTES = 4
 _ID_DIGITS = 16
 _HEX = b"0123456789ABCDEF"
 
@@ -41,6 +44,26 @@ class AnswerFrame:
             frame[at] = _HEX[physical_offset & 15]
             physical_offset >>= 4
         return bytes(frame)
+
+
+class OpaqueFrame:
+    """A response of which only the opaque differs. json, binary: its frames in both serializations, with an opaque of 0."""
+
+    def __init__(self, json: bytes, binary: bytes) -> None:
+        at = json.index(_OPAQUE_TEXT) + len(_OPAQUE_TEXT)
+        self._head, self._tail = bytearray(json[: at - 1]), json[at:]
+        self._binary = bytearray(binary)
+
+    def answer(self, serialization: int, opaque: int) -> bytes:
+        """The response to a request with this serialization and opaque."""
+        if serialization == 1:
+            put32(self._binary, OPAQUE_AT, opaque)
+            return bytes(self._binary)
+        digits = b"%d" % opaque
+        length = len(self._head) + len(digits) + len(self._tail) - _LENGTH_BYTES
+        put32(self._head, 0, length)
+        put32(self._head, _LENGTH_BYTES, length - _LENGTH_BYTES)  # of the header; there is no body
+        return b"".join((self._head, digits, self._tail))
 
 
 def _put_digits(frame: bytearray, at: int, digits: int, value: int) -> bool:

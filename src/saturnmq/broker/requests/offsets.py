@@ -42,27 +42,32 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
 
     The group must exist too, or be created within the quota: invented names would use up consumerOffsetsMax for all others.
     """
-    problem = topic_problem(header.topic) or group_problem(header.consumer_group)
+    topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+    group_existed = group in ctx.groups.table
+    check_commit(ctx, connection, topic, group, queue_id)
+    if not ctx.offsets.set(topic, group, queue_id, header.commit_offset, connection.remote_address):
+        raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
+    return request.reply() if group_existed else _after_group(ctx, request, group)
+
+
+def check_commit(ctx: OffsetContext, connection: Connection, topic: str, group: str, queue_id: int) -> None:
+    """Raise ResponseError unless the queue exists and the group may have offsets; creates a group that may be created."""
+    problem = topic_problem(topic) or group_problem(group)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
-    if header.consumer_group == TRANSACTION_GROUP:  # a restart would skip the half messages before the offset
+    if group == TRANSACTION_GROUP:  # a restart would skip the half messages before the offset
         text = f"group[{TRANSACTION_GROUP}] is the broker's own, its offsets are not committed by clients"
         raise response_error(ResponseCode.NO_PERMISSION, text)
-    group_existed = header.consumer_group in ctx.groups.table
-    if ctx.groups.find(header.consumer_group, connection.remote_address) is None:
-        text = f"subscription group not exist, {header.consumer_group}"
+    if ctx.groups.find(group, connection.remote_address) is None:
+        text = f"subscription group not exist, {group}"
         raise response_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-    config = ctx.topics.get(header.topic)
+    config = ctx.topics.get(topic)
     if config is None:
-        raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        raise response_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
     width = max(config.read_queue_nums, config.write_queue_nums)
-    if not 0 <= header.queue_id < width:
-        text = f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {width} queues"
+    if not 0 <= queue_id < width:
+        text = f"queueId[{queue_id}] is illegal, topic:[{topic}] has {width} queues"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
-    peer = connection.remote_address
-    if not ctx.offsets.set(header.topic, header.consumer_group, header.queue_id, header.commit_offset, peer):
-        raise response_error(ResponseCode.SYSTEM_BUSY, "too many groups have offsets here (consumerOffsetsMax)")
-    return request.reply() if group_existed else _after_group(ctx, request, header.consumer_group)
 
 
 async def _after_group(ctx: OffsetContext, request: Command, group: str) -> Command:

@@ -1,4 +1,4 @@
-"""What the endpoints of a broker take before it is decoded: plain sends and, with the services of the broker, plain pulls.
+"""What the endpoints of a broker take before it is decoded: plain sends, pulls and offset commits, with its services.
 
 Requirements: BP-01..BP-08.
 """
@@ -6,10 +6,12 @@ Requirements: BP-01..BP-08.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic
 from types import ModuleType
-from typing import cast
+from typing import Final, cast
 
-from saturnmq.broker.requests.context import PullContext, SendContext
+from saturnmq.broker.requests.context import OffsetContext, PullContext, SendContext
+from saturnmq.broker.requests.offsets import check_commit
 from saturnmq.broker.requests.plain_sends import GroupMember, plain_sends
 from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull
 from saturnmq.broker.requests.pull_answer import encoded
@@ -17,29 +19,45 @@ from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.hot import compiled
+from saturnmq.hot.answer_frame import OpaqueFrame
 from saturnmq.net import RemotingServer
 from saturnmq.net.plain_reads import PlainReader, PlainSends
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.frames.command import FrameLimits, Serialization
+from saturnmq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization, encode_frame
 from saturnmq.store import GetStatus
+
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
 
 
 class PlainRequests:
-    """Plain pulls, and plain sends after them, as `PlainReads` takes them.
+    """Plain requests of several kinds, as `PlainReads` takes them.
 
-    A pull that follows a send of its connection is left until that is visible.
+    Nothing is taken after a send of the same connection: a pull must wait until that is visible.
     """
 
-    def __init__(self, sends: PlainSends, pulls: PlainSends) -> None:
-        self._sends, self._pulls = sends, pulls
+    def __init__(self, sends: PlainSends, others: tuple[PlainSends, ...]) -> None:
+        self._sends, self._others = sends, others
 
     def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
-        """Take the requests of one kind at the start of data; returns the position of the first frame that is left."""
-        return self._pulls.feed(data, until, reader) or self._sends.feed(data, until, reader)
+        """Take the plain requests at the start of data; returns the position of the first frame that is left."""
+        at = 0
+        while at < len(data):
+            rest = data[at:]
+            count = 0
+            for kind in self._others:
+                if count := kind.feed(rest, until, reader):
+                    break
+            at += count or self._sends.feed(rest, until, reader)
+            if not count or monotonic() > until:
+                break
+        return at
 
     def finish(self) -> dict[int, int]:
         """Make what was sent visible; returns the number of requests by code."""
-        return self._sends.finish() | self._pulls.finish()
+        counts = self._sends.finish()
+        for kind in self._others:
+            counts = {**counts, **kind.finish()}
+        return counts
 
 
 def take_plain(
@@ -49,7 +67,7 @@ def take_plain(
     member: GroupMember | None,
     admits: Callable[..., bool] | None,
 ) -> None:
-    """Let compiled code, if there is any, take the plain sends of both ports and the plain pulls of the main port.
+    """Let compiled code, if there is any, take the plain sends and commits of both ports and the plain pulls of the main port.
 
     ports: the main and the fast one. routes: with the services of the broker. member: of a DLedger group, whose pulls depend on its
     role. admits: with access control, `Grants.admits`.
@@ -58,9 +76,36 @@ def take_plain(
     send_context = cast("SendContext", routes[RequestCode.SEND_MESSAGE_V2].context)
     pull_context = cast("PullContext", routes[RequestCode.PULL_MESSAGE].context)
     sends = plain_sends(send_context, admission, member, main.frame_limits, admits)
+    offset_context = cast("OffsetContext", routes[RequestCode.UPDATE_CONSUMER_OFFSET].context)
+    commits = plain_commits(offset_context, admission, member, main.frame_limits, admits)
     pulls = plain_pulls(pull_context, admission, main.frame_limits, admits) if member is None else None
-    main.take_plain(PlainRequests(sends, pulls) if sends is not None and pulls is not None else sends)
-    fast.take_plain(sends)
+    if sends is not None and commits is not None:
+        main.take_plain(PlainRequests(sends, (commits,) if pulls is None else (pulls, commits)))
+        fast.take_plain(PlainRequests(sends, (commits,)))
+
+
+def plain_commits(
+    context: OffsetContext,
+    admission: Admission,
+    member: GroupMember | None,
+    limits: FrameLimits,
+    admits: Callable[..., bool] | None = None,
+    module: ModuleType | None = None,
+) -> PlainSends | None:
+    """The compiled code for plain offset commits (`hot/commits.py`); None without such code."""
+    module = module or compiled("commits")
+    if module is None:
+        return None
+    frames = [encode_frame(Command(0, flag=_RESPONSE, serialization=serialization)) for serialization in Serialization]
+    commits: PlainSends = module.Commits(
+        context,
+        lambda: not admission.rejected and (member is None or member.takes_all),
+        limits,
+        check_commit,
+        OpaqueFrame(*frames),
+        admits,
+    )
+    return commits
 
 
 def plain_pulls(

@@ -12,7 +12,7 @@ from copy import copy
 from typing import Final
 
 from saturnmq.broker.state.identity import Identity
-from saturnmq.hot.answer_frame import AnswerFrame
+from saturnmq.hot.answer_frame import OPAQUE_AT, AnswerFrame
 from saturnmq.protocol.codes import CONFIRMATION_FIELD, CommandFlag, Confirmation
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -20,7 +20,6 @@ from saturnmq.store import FlushDiskType, MessageStore
 
 _FRAMES_MAX: Final = 4096
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
-_OPAQUE_POSITION: Final = 8 + 5  # position of the opaque in a frame with a binary header
 
 
 class SendAnswers:
@@ -91,7 +90,7 @@ class SendAnswers:
         digits, prefix = b"%d" % queue_offset, self._identity.id_prefix.encode()
         id_at = answer.rindex(b"%b%016X" % (prefix, physical_offset)) + len(prefix)
         if serialization is Serialization.ROCKETMQ:
-            return AnswerFrame(answer, _OPAQUE_POSITION, 0, id_at, len(answer) - len(digits), len(digits))
+            return AnswerFrame(answer, OPAQUE_AT, 0, id_at, len(answer) - len(digits), len(digits))
         opaque_digits = b"%d" % opaque
         opaque_at = answer.rindex(b'"opaque":%b,' % opaque_digits) + len(b'"opaque":')
         offset_at = answer.rindex(b'"queueOffset":"%b"' % digits) + len(b'"queueOffset":"')
