@@ -167,11 +167,9 @@ class BrokerPair:
 
 def plain_sends_of(broker: Broker, way: str) -> PlainSends:
     module = hot_module("sends", way)
-    sends = plain_sends(
+    return plain_sends(
         broker._send_context, broker.admission, broker.dledger, broker._server.frame_limits, module=module
     )
-    assert sends is not None
-    return sends
 
 
 @pytest.fixture(

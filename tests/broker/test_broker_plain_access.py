@@ -79,10 +79,9 @@ class Side:
             assert grants is not None
             modules = [hot_module(name, way) for name in ("sends", "pulls", "commits")]
             sends = plain_sends(broker._send_context, broker.admission, None, limits, grants.admits, modules[0])
-            pulls = plain_pulls(broker._pull_context, broker.admission, limits, grants.admits, modules[1])
+            pulls = plain_pulls(broker._pull_context, broker.admission, None, limits, grants.admits, modules[1])
             context = broker._all_routes[COMMIT].context
             commits = plain_commits(context, broker.admission, None, limits, grants.admits, modules[2])  # type: ignore[arg-type]
-            assert sends is not None and pulls is not None and commits is not None
             broker._server.take_plain(Counting(sends, (pulls, commits), self.taken))
         self.client = RecordedClient(broker)
 

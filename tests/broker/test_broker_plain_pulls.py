@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from recordedclient import RecordedClient
 
 from hotways import hot_module
-from saturnmq.broker import Broker
+from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests.context import OffsetContext
 from saturnmq.broker.requests.plain_requests import PlainRequests, plain_commits, plain_pulls
 from saturnmq.broker.requests.plain_sends import plain_sends
-from saturnmq.protocol.bodies import TopicConfig
+from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
@@ -66,10 +66,9 @@ class CountingRequests(PlainRequests):
     def __init__(self, broker: Broker, way: str) -> None:
         limits = broker._server.frame_limits
         sends = plain_sends(broker._send_context, broker.admission, None, limits, module=hot_module("sends", way))
-        pulls = plain_pulls(broker._pull_context, broker.admission, limits, module=hot_module("pulls", way))
+        pulls = plain_pulls(broker._pull_context, broker.admission, None, limits, module=hot_module("pulls", way))
         context = cast("OffsetContext", broker._all_routes[COMMIT].context)
         commits = plain_commits(context, broker.admission, None, limits, module=hot_module("commits", way))
-        assert sends is not None and pulls is not None and commits is not None
         super().__init__(sends, (pulls, commits))
         self.counts: Counter[int] = Counter()
 
@@ -86,15 +85,16 @@ class CountingRequests(PlainRequests):
 class Pair:
     """Two brokers with the same messages in one event loop. The first takes plain pulls; the second decodes all."""
 
-    def __init__(self, way: str) -> None:
-        self.way = way
+    def __init__(self, way: str, reads: str) -> None:
+        """reads: `slaves`, if clients of old records are sent to a slave."""
+        self.way, self.reads = way, reads
         self.loop = asyncio.new_event_loop()
         self.servers: list[EmbeddedBroker] = []
         self.pulls: CountingRequests | None = None
 
     def start(self) -> None:
         for taking in (True, False):
-            server = EmbeddedBroker()
+            server = EmbeddedBroker(settings=BrokerSettings(slave_read_enable=self.reads == "slaves"))
             self.loop.run_until_complete(server.start())
             broker = server.broker
             broker._server.request_seconds = broker.metrics.request_seconds
@@ -106,6 +106,9 @@ class Pair:
                 broker.topics.table[topic] = TopicConfig(topic, 2, 2)
             for name in ("G", "B", "load"):
                 assert broker.groups.find(name, "") is not None
+            if self.reads == "slaves":
+                broker.groups.set(SubscriptionGroupConfig("G", broker_id=3, which_broker_when_consume_slowly=2))
+                broker.store.memory_bytes = 250_000  # some of the messages are old, others are not
             random = Random(5)
             for number in range(COUNT):
                 tag, size = "ab"[number % 7 == 0], random.choice([0, 10, 1000, 5000, 20_000])
@@ -187,10 +190,14 @@ def counters(broker: Broker) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["compiled", "interpreted"])
+@pytest.fixture(
+    scope="module",
+    params=[("compiled", ""), ("interpreted", ""), ("compiled", "slaves"), ("interpreted", "slaves")],
+    ids=lambda param: "-".join(filter(None, param)),
+)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    hot_module("pulls", request.param)
-    made = Pair(request.param)
+    hot_module("pulls", request.param[0])
+    made = Pair(*request.param)
     with contextlib.ExitStack() as stack:
         stack.callback(made.stop)
         made.start()
@@ -272,6 +279,8 @@ def test_plain_pulls_are_all_taken(pair: Pair) -> None:
             ]
             both = assert_same(pair, frames, len(frames))
             assert [answer["code"] for answer in both[0]] == [0] * 40
+            suggested = {dict(answer["ext"])["suggestWhichBrokerId"] for answer in both[0]}
+            assert suggested == ({"2", "3"} if pair.reads == "slaves" else {"0"})
             # a frame may arrive in two reads, which is decoded, as is what follows it in the same step
             assert pair.pulls.count - before > 30
 

@@ -246,7 +246,7 @@ class Broker:
         self._server = RemotingServer(handler, settings=self._net, tls=tls, listener=self)
         self._fast = RemotingServer(fast_handler, settings=self._net, tls=tls, listener=self)
         self._server.rejections = self._fast.rejections = self.rejections
-        if self.ha_slave is None and self._access.allows_plain:
+        if self._access.allows_plain:
             ports = self._server, self._fast
             take_plain(ports, self._all_routes, self.admission, self.dledger, self._access.admits)
         self.admission.queues = (self._server.fair_queue, self._fast.fair_queue)

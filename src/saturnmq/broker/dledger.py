@@ -374,6 +374,11 @@ class DLedger:
         return self._leads and not self.group.transferring
 
     @property
+    def serves_pulls(self) -> bool:
+        """Whether this member serves pulls as any broker does: as the leader, or a follower that serves reads."""
+        return self._leads or self._reads_here
+
+    @property
     def _reads_here(self) -> bool:
         """Whether this member serves reads without leading; not between its election and `_lead`, when it would answer 21."""
         will_serve = self.group.elected and not self.group.serving

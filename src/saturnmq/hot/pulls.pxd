@@ -6,7 +6,7 @@ cdef Py_ssize_t _COMMIT, _FLUSH_BYTES, _PREFIX_BYTES
 cdef tuple _SERIALIZATIONS
 
 cdef class Pulls:
-    cdef object _context, _admission, _store, _check, _count, _encode, _admits
+    cdef object _context, _serves, _store, _check, _count, _encode, _admits
     cdef Py_ssize_t _length_max, _header_bytes_max, _count_max, _read_ahead
     cdef PullHeader _header
     cdef str _own_group

@@ -34,7 +34,7 @@ _FLUSH_BYTES = 131_072  # answers are written once they exceed this
 class Pulls:
     """Takes plain pulls for one broker.
 
-    context: the services of pulls (`broker/requests/context.PullContext`). admission: whether requests are rejected now. limits: of
+    context: the services of pulls (`broker/requests/context.PullContext`). serves: whether this broker takes pulls now. limits: of
     frames (`FrameLimits`). counts: how many messages a pull may return, and how many of them are looked for on the disk. own_group:
     the group whose offsets clients cannot commit. admits: whether access control allows a request; None without access control.
     """
@@ -42,7 +42,7 @@ class Pulls:
     def __init__(
         self,
         context: Any,
-        admission: Any,
+        serves: Callable[[], bool],
         limits: Any,
         counts: tuple[int, int],
         own_group: str,
@@ -51,7 +51,7 @@ class Pulls:
         encode: Callable[..., bytes],
         admits: Callable[..., bool] | None = None,
     ) -> None:
-        self._context, self._admission, self._store = context, admission, context.store
+        self._context, self._serves, self._store = context, serves, context.store
         self._length_max = limits.frame_bytes_max - 4
         self._header_bytes_max = limits.header_bytes_max
         self._header = PullHeader(limits.ext_fields_max, signed=admits is not None)
@@ -66,7 +66,7 @@ class Pulls:
         Returns the position of the first frame that is left. until: time.monotonic() after which no other frame is begun.
         """
         at = 0
-        if self._context.settings.slave_read_enable or self._admission.rejected:
+        if not self._serves():
             return 0
         while not connection.congested:
             header = self._header
@@ -151,5 +151,7 @@ class Pulls:
         self._count(context, topic, group, queue_id, views[-1], gathering.count, gathering.total, elapsed_ns)
         queue = store.queues.by_key[topic, queue_id]
         offsets = header.offset + gathering.scanned, queue.min_offset, queue.max_offset
-        answer: bytes = self._encode(_SERIALIZATIONS[header.serialization], header.opaque, offsets, views)
+        answer: bytes = self._encode(
+            _SERIALIZATIONS[header.serialization], header.opaque, group, gathering.behind, offsets, views
+        )
         return answer

@@ -5,6 +5,7 @@ Requirements: BP-01..BP-08.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from time import monotonic
 from types import ModuleType
@@ -13,7 +14,7 @@ from typing import Final, cast
 from saturnmq.broker.requests.context import OffsetContext, PullContext, SendContext
 from saturnmq.broker.requests.offsets import check_commit
 from saturnmq.broker.requests.plain_sends import GroupMember, plain_sends
-from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull
+from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull, next_broker
 from saturnmq.broker.requests.pull_answer import encoded
 from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
@@ -32,10 +33,10 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 class PlainRequests:
     """Plain requests of several kinds, as `PlainReads` takes them.
 
-    Nothing is taken after a send of the same connection: a pull must wait until that is visible.
+    Nothing is taken after a send of the same connection: a pull must wait until that is visible. sends: None on a slave.
     """
 
-    def __init__(self, sends: PlainSends, others: tuple[PlainSends, ...]) -> None:
+    def __init__(self, sends: PlainSends | None, others: tuple[PlainSends, ...]) -> None:
         self._sends, self._others = sends, others
 
     def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
@@ -47,14 +48,16 @@ class PlainRequests:
             for kind in self._others:
                 if count := kind.feed(rest, until, reader):
                     break
-            at += count or self._sends.feed(rest, until, reader)
+            at += count
+            if not count and self._sends is not None:
+                return at + self._sends.feed(rest, until, reader)
             if not count or monotonic() > until:
                 break
         return at
 
     def finish(self) -> dict[int, int]:
         """Make what was sent visible; returns the number of requests by code."""
-        counts = self._sends.finish()
+        counts = self._sends.finish() if self._sends is not None else {}
         for kind in self._others:
             counts = {**counts, **kind.finish()}
         return counts
@@ -69,19 +72,21 @@ def take_plain(
 ) -> None:
     """Let compiled code, if there is any, take the plain sends and commits of both ports and the plain pulls of the main port.
 
-    ports: the main and the fast one. routes: with the services of the broker. member: of a DLedger group, whose pulls depend on its
-    role. admits: with access control, `Grants.admits`.
+    ports: the main and the fast one. routes: with the services of the broker. member: of a DLedger group, whose role decides.
+    admits: with access control, `Grants.admits`.
     """
+    if compiled("sends") is None:
+        return
     main, fast = ports
     send_context = cast("SendContext", routes[RequestCode.SEND_MESSAGE_V2].context)
     pull_context = cast("PullContext", routes[RequestCode.PULL_MESSAGE].context)
-    sends = plain_sends(send_context, admission, member, main.frame_limits, admits)
     offset_context = cast("OffsetContext", routes[RequestCode.UPDATE_CONSUMER_OFFSET].context)
+    is_slave = member is None and pull_context.role.slave
+    sends = None if is_slave else plain_sends(send_context, admission, member, main.frame_limits, admits)
+    pulls = plain_pulls(pull_context, admission, member, main.frame_limits, admits)
     commits = plain_commits(offset_context, admission, member, main.frame_limits, admits)
-    pulls = plain_pulls(pull_context, admission, main.frame_limits, admits) if member is None else None
-    if sends is not None and commits is not None:
-        main.take_plain(PlainRequests(sends, (commits,) if pulls is None else (pulls, commits)))
-        fast.take_plain(PlainRequests(sends, (commits,)))
+    main.take_plain(PlainRequests(sends, (pulls, commits)))
+    fast.take_plain(PlainRequests(sends, (commits,)))
 
 
 def plain_commits(
@@ -91,11 +96,9 @@ def plain_commits(
     limits: FrameLimits,
     admits: Callable[..., bool] | None = None,
     module: ModuleType | None = None,
-) -> PlainSends | None:
-    """The compiled code for plain offset commits (`hot/commits.py`); None without such code."""
-    module = module or compiled("commits")
-    if module is None:
-        return None
+) -> PlainSends:
+    """What takes plain offset commits: `hot/commits.py`, compiled unless a test passes the module."""
+    module = module or importlib.import_module("saturnmq.hot.commits")
     frames = [encode_frame(Command(0, flag=_RESPONSE, serialization=serialization)) for serialization in Serialization]
     commits: PlainSends = module.Commits(
         context,
@@ -111,30 +114,34 @@ def plain_commits(
 def plain_pulls(
     context: PullContext,
     admission: Admission,
+    member: GroupMember | None,
     limits: FrameLimits,
     admits: Callable[..., bool] | None = None,
     module: ModuleType | None = None,
-) -> PlainSends | None:
-    """The compiled code for plain pulls (`hot/pulls.py`) of a broker without group; None without such code."""
-    module = module or compiled("pulls")
-    if module is None:
-        return None
+) -> PlainSends:
+    """What takes plain pulls: `hot/pulls.py`, compiled unless a test passes the module."""
+    module = module or importlib.import_module("saturnmq.hot.pulls")
+
+    def with_messages(
+        serialization: Serialization,
+        opaque: int,
+        group: str,
+        is_behind: bool,
+        offsets: tuple[int, int, int],
+        buffers: list[memoryview],
+    ) -> bytes:
+        broker_id = next_broker(context, group, is_behind=is_behind)
+        return encoded(serialization, opaque, ResponseCode.SUCCESS, GetStatus.FOUND, broker_id, offsets, buffers)
+
     pulls: PlainSends = module.Pulls(
         context,
-        admission,
+        lambda: not admission.rejected and (member is None or member.serves_pulls),
         limits,
         (COUNT_MAX, READ_AHEAD),
         TRANSACTION_GROUP,
         checked,
         count_pull,
-        _with_messages,
+        with_messages,
         admits,
     )
     return pulls
-
-
-def _with_messages(
-    serialization: Serialization, opaque: int, offsets: tuple[int, int, int], buffers: list[memoryview]
-) -> bytes:
-    """The answer with messages to a client that goes on pulling from this broker."""
-    return encoded(serialization, opaque, ResponseCode.SUCCESS, GetStatus.FOUND, 0, offsets, buffers)

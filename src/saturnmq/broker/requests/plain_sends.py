@@ -5,6 +5,7 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
@@ -14,7 +15,6 @@ from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.send import NOT_HOSTS, SMALL_BYTES, UNFLUSHED_BYTES, answer, born_host, complete
 from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
 from saturnmq.broker.services.admission import Admission
-from saturnmq.hot import compiled
 from saturnmq.net import Connection, Later
 from saturnmq.net.plain_reads import PlainSends
 from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization
@@ -51,6 +51,8 @@ class GroupMember(Protocol):
 
     @property
     def takes_all(self) -> bool: ...
+    @property
+    def serves_pulls(self) -> bool: ...
 
 
 def plain_sends(
@@ -60,14 +62,12 @@ def plain_sends(
     limits: FrameLimits,
     admits: Callable[..., bool] | None = None,
     module: ModuleType | None = None,
-) -> PlainSends | None:
-    """What takes plain sends for a broker; None without compiled code.
+) -> PlainSends:
+    """What takes plain sends for a broker: `hot/sends.py`, compiled unless a test passes the module.
 
     member: the broker as one of a group. admits: with access control, `Grants.admits`.
     """
-    module = module or compiled("sends")
-    if module is None:
-        return None
+    module = module or importlib.import_module("saturnmq.hot.sends")
     store, in_flight, settings = context.store, context.in_flight, context.settings
 
     def put_soon(

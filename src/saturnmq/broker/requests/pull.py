@@ -140,7 +140,7 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         ctx.stats.get_miss += 1
         if result.status is GetStatus.NO_MATCHED_MESSAGE:
             _note_fall(ctx, topic, group, queue_id, result)
-    return _answer(request, result, code, _next_broker(ctx, group, result) if ctx.settings.slave_read_enable else 0)
+    return _answer(request, result, code, next_broker(ctx, group, is_behind=result.behind_memory))
 
 
 def _read_first(ctx: PullContext, connection: Connection, request: Command, read: Callable[[], None]) -> Later:
@@ -168,12 +168,12 @@ def _redirect(ctx: PullContext, request: Command, group: str, offset: int, resul
     return frame(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result.status, broker_id, offsets)
 
 
-def _next_broker(ctx: PullContext, group: str, result: GetResult) -> int:
+def next_broker(ctx: PullContext, group: str, *, is_behind: bool) -> int:
     """Broker id for the next pull: the group's, or its one for slow consumption if the records left memory (BP-06)."""
     config = ctx.groups.table.get(group)
-    if config is None:
+    if config is None or not ctx.settings.slave_read_enable:
         return 0
-    return config.which_broker_when_consume_slowly if result.behind_memory else config.broker_id
+    return config.which_broker_when_consume_slowly if is_behind else config.broker_id
 
 
 def count_pull(
