@@ -33,24 +33,32 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 class PlainRequests:
     """Plain requests of several kinds, as `PlainReads` takes them.
 
-    Nothing is taken after a send of the same connection: a pull must wait until that is visible. sends: None on a slave.
+    Nothing is taken after a send of the same connection: a pull must wait until that is visible. sends: None on a slave. kinds: of
+    all others. Sends are tried first after a read that began with one: most clients either send or pull.
     """
 
-    def __init__(self, sends: PlainSends | None, others: tuple[PlainSends, ...]) -> None:
-        self._sends, self._others = sends, others
+    def __init__(self, sends: PlainSends | None, kinds: tuple[PlainSends, ...]) -> None:
+        self._sends, self._kinds = sends, kinds
+        self._sends_first = False
 
     def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
         """Take the plain requests at the start of data; returns the position of the first frame that is left."""
+        if self._sends_first and self._sends is not None:
+            if count := self._sends.feed(data, until, reader):
+                return count
+            self._sends_first = False
         at = 0
         while at < len(data):
-            rest = data[at:]
+            unread = data[at:]
             count = 0
-            for kind in self._others:
-                if count := kind.feed(rest, until, reader):
+            for kind in self._kinds:
+                if count := kind.feed(unread, until, reader):
                     break
-            at += count
             if not count and self._sends is not None:
-                return at + self._sends.feed(rest, until, reader)
+                count = self._sends.feed(unread, until, reader)
+                self._sends_first = at == 0 and count > 0
+                return at + count
+            at += count
             if not count or monotonic() > until:
                 break
         return at
@@ -58,7 +66,7 @@ class PlainRequests:
     def finish(self) -> dict[int, int]:
         """Make what was sent visible; returns the number of requests by code."""
         counts = self._sends.finish() if self._sends is not None else {}
-        for kind in self._others:
+        for kind in self._kinds:
             counts = {**counts, **kind.finish()}
         return counts
 
