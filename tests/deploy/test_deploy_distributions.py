@@ -50,7 +50,7 @@ def metadata(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-@pytest.mark.realtime
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_sdist_has_documents_and_sources_and_no_machine(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
@@ -70,7 +70,7 @@ def test_sdist_has_documents_and_sources_and_no_machine(sdist: Path) -> None:
     assert {member.mode for member in members} == {0o755, 0o644}
 
 
-@pytest.mark.realtime
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.spec("PKG-02")
 def test_pure_wheel_names_addresses_and_licence(pure_wheel: Path) -> None:
@@ -87,7 +87,7 @@ def test_pure_wheel_names_addresses_and_licence(pure_wheel: Path) -> None:
     assert not [name for name in names if name.endswith(".so") or not name.startswith("saturnmq")]
 
 
-@pytest.mark.realtime
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.spec("UX-01", "PKG-05")
 def test_installed_wheel_works_without_the_checkout(pure_wheel: Path) -> None:
