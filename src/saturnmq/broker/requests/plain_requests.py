@@ -5,7 +5,6 @@ Requirements: BP-01..BP-08.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from time import monotonic
 from types import ModuleType
@@ -19,7 +18,7 @@ from saturnmq.broker.requests.pull_answer import encoded
 from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
-from saturnmq.hot import compiled
+from saturnmq.hot import compiled, hot_module
 from saturnmq.hot.answer_frame import OpaqueFrame
 from saturnmq.net import RemotingServer
 from saturnmq.net.plain_reads import PlainReader, PlainSends
@@ -106,7 +105,7 @@ def plain_commits(
     module: ModuleType | None = None,
 ) -> PlainSends:
     """What takes plain offset commits: `hot/commits.py`, compiled unless a test passes the module."""
-    module = module or importlib.import_module("saturnmq.hot.commits")
+    module = module or hot_module("commits")
     frames = [encode_frame(Command(0, flag=_RESPONSE, serialization=serialization)) for serialization in Serialization]
     commits: PlainSends = module.Commits(
         context,
@@ -128,7 +127,7 @@ def plain_pulls(
     module: ModuleType | None = None,
 ) -> PlainSends:
     """What takes plain pulls: `hot/pulls.py`, compiled unless a test passes the module."""
-    module = module or importlib.import_module("saturnmq.hot.pulls")
+    module = module or hot_module("pulls")
 
     def with_messages(
         serialization: Serialization,

@@ -5,7 +5,6 @@ Requirements: SND-01..SND-15.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
@@ -15,6 +14,7 @@ from saturnmq.broker.requests.context import SendContext
 from saturnmq.broker.requests.send import NOT_HOSTS, SMALL_BYTES, UNFLUSHED_BYTES, answer, born_host, complete
 from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
 from saturnmq.broker.services.admission import Admission
+from saturnmq.hot import hot_module
 from saturnmq.net import Connection, Later
 from saturnmq.net.plain_reads import PlainSends
 from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization
@@ -67,7 +67,7 @@ def plain_sends(
 
     member: the broker as one of a group. admits: with access control, `Grants.admits`.
     """
-    module = module or importlib.import_module("saturnmq.hot.sends")
+    module = module or hot_module("sends")
     store, in_flight, settings = context.store, context.in_flight, context.settings
 
     def put_soon(
