@@ -90,7 +90,7 @@ async def test_rights_decide_about_sends_and_pulls(tmp_path: Path, serialization
         w.sign = v1(USER)
         sent = {topic: refused(await send(w, topic)) for topic in ("Both", "Write", "Read", "Never", "Other")}
         assert [topic for topic, text in sent.items() if not text] == ["Both", "Write"]
-        for _ in range(3):  # the second and third request are read by header template
+        for _ in range(3):  # the second and third request may be taken by compiled code
             assert (await send(w, "Both")).code == 0 and refused(await send(w, "Read"))
         pulled = {topic: refused(await w.pull(topic)) for topic in ("Both", "Read", "Write", "Never", "Other")}
         assert [topic for topic, text in pulled.items() if not text] == ["Both", "Read"]

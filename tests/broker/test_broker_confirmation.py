@@ -34,7 +34,9 @@ async def every_kind_of_send(client: Client, topic: str = "T") -> Statements:
 
     async with client.producer("p", check=lambda message: None) as out:  # type: ignore[arg-type, return-value]
         note("new topic", [await out.send(topic, b"x")])
-        note("repeated", [await out.send(topic, b"x", shard_by=1) for _ in range(6)])  # later ones by header template
+        note(
+            "repeated", [await out.send(topic, b"x", shard_by=1) for _ in range(6)]
+        )  # later ones may be taken by compiled code
         note("compressed", [await out.send(topic, b"x" * 5000)])
         note("batch", await out.send_many(topic, [b"a", b"b", b"c"]))
         note("delay level", [await out.send(topic, b"x", delay_level=1)])

@@ -165,7 +165,7 @@ async def test_large_iteration_is_split_into_several_proposals(tmp_path: Path) -
 async def test_uncommitted_send_fails_and_ends_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the wire, on the fast path: the leader loses its quorum after the append."""
     async with ledger_group(tmp_path) as group:
-        for body in (b"first", b"second"):  # the header template is learnt
+        for body in (b"first", b"second"):
             await group.send(body)
         master = await group.master()
         store = master.store

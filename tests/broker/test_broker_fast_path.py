@@ -87,7 +87,6 @@ class BrokerPair:
             server = EmbeddedBroker(store=self._store)
             self.loop.run_until_complete(server.start())
             endpoint = server.broker._server
-            endpoint.uses_templates = False
             endpoint.take_plain(None)
             endpoint.request_seconds = server.broker.metrics.request_seconds
             if way != "full":
@@ -470,7 +469,7 @@ def test_failed_put_on_fast_path_equals_reference(pair: BrokerPair) -> None:
 
 @pytest.mark.spec("SND-02", "REM-14", "ST-04")
 @pytest.mark.parametrize("state", ["later", "many", "busy", "stopped", "narrow", "order", "rejected"])
-async def test_fast_path_checks_state_changed_after_template(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_checks_state_changed_after_a_send(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with wire() as w:
         host, port = w.server.broker_address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -103,8 +103,8 @@ class Side:
 class Counting(PlainRequests):
     """Plain requests, counted by code."""
 
-    def __init__(self, sends: Any, others: tuple[Any, ...], taken: dict[int, int]) -> None:
-        super().__init__(sends, others)
+    def __init__(self, sends: Any, kinds: tuple[Any, ...], taken: dict[int, int]) -> None:
+        super().__init__(sends, kinds)
         self._taken = taken
 
     def finish(self) -> dict[int, int]:
@@ -166,6 +166,7 @@ async def assert_same(pair: list[Side], pieces: list[bytes], caplog: pytest.LogC
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="saturnmq"):
             answers = await side.client.send(pieces)
+        answers.sort(key=lambda answer: answer.opaque)  # the answer to what waits for a file may come later
         lines = [(r.name, r.levelname, r.getMessage()) for r in caplog.records if r.name.startswith(CAUSED_BY_REQUESTS)]
         lines = [(name, level, re.sub(r" time=\S+", "", text)) for name, level, text in lines]
         address, root = side.wire.broker.advertised_address, str(side.wire.broker.store.settings.root)

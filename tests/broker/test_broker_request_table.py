@@ -27,7 +27,6 @@ from saturnmq.broker.requests.table_row import (
     Roles,
 )
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, RequestCode
-from saturnmq.protocol.frames.header_templates import CHANGING
 
 SENDS = (
     RequestCode.SEND_MESSAGE,
@@ -83,11 +82,6 @@ def test_changes_that_followers_serve_stay_with_the_member() -> None:
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     }
-
-
-def test_header_templates_serve_only_handlers_that_read_fields() -> None:
-    assert {route.code for route in ROUTES if route.template} == set(CHANGING)
-    assert all(TABLE[code].header is None for code in CHANGING)
 
 
 @pytest.mark.spec("REM-28")

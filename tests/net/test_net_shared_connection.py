@@ -307,7 +307,7 @@ async def test_broken_tls_stream_closes_only_its_connection(
 
 @pytest.mark.spec("REM-02")
 async def test_request_header_limit_is_below_response_header_limit() -> None:
-    """The longest responses carry 4 MiB of message ids; header templates keep request headers, so those need a lower limit."""
+    """The longest responses carry 4 MiB of message ids; what a client sends is kept until it is answered: a lower limit."""
 
     def ids(connection: Connection, request: Command) -> Command:
         return request.reply(ext={"msgId": "0" * 2_000_000})

@@ -44,7 +44,6 @@ from saturnmq.protocol.frames.command import (
     encode_head,
 )
 from saturnmq.protocol.frames.decoder import FrameDecoder
-from saturnmq.protocol.frames.header_templates import HeaderTemplates
 from saturnmq.protocol.message import pack_host
 from saturnmq.slices import Steps
 
@@ -76,8 +75,6 @@ class ConnectionOwner(RequestOwner, Protocol):
     @property
     def detects_tls(self) -> bool: ...
     @property
-    def uses_templates(self) -> bool: ...
-    @property
     def plain_reads(self) -> PlainReads | None: ...
     def choose_tls(self, first_byte: int) -> tuple[TlsStream | None, str | None]: ...
     def opened(self, connection: Connection) -> None: ...
@@ -108,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(owner.frame_limits, HeaderTemplates() if owner.uses_templates else None)
+        self._decoder = FrameDecoder(owner.frame_limits)
         self._tls: TlsStream | None = None
         self._detecting = owner.detects_tls  # the next byte decides between TLS and plain
         # Bytes that wait for this connection's turn or the end of the iteration, while `limits.undecoded`: as received until the

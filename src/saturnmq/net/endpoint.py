@@ -57,7 +57,6 @@ class Endpoint:
     """Base class of RemotingServer and RemotingClient."""
 
     detects_tls = False  # whether the first byte decides between TLS and plain
-    uses_templates = False  # whether to decode repeated headers with HeaderTemplates
 
     def __init__(
         self,

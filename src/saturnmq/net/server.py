@@ -28,7 +28,6 @@ class RemotingServer(Endpoint):
     """A listener with its connections. Interface: docs/decisions/0001."""
 
     detects_tls = True
-    uses_templates = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from sys import intern
 from time import perf_counter_ns
 from typing import Final
 
@@ -225,7 +226,7 @@ def _park(
     """
     ext = request.ext
     request.body = request.remark = None  # only what is counted stays in memory
-    request.ext = {name: ext[name] for name in _FIELDS if name in ext}
+    request.ext = {name: intern(ext[name]) for name in _FIELDS if name in ext}  # most of their texts are equal
     deadline = asyncio.get_running_loop().time() + wait_seconds
     caller = connection.attributes.get(CALLER)
     parked = ParkedPull(connection, request, offset, deadline, pull_filter.codes, pull_filter.by_record, caller)

@@ -13,7 +13,6 @@ from saturnmq.net import Reply
 from saturnmq.protocol.bodies import Body
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.frames.header_templates import CHANGING
 
 HandlerResult = Reply | Awaitable[Reply]  # a coroutine only of a handler that gets the decoded header
 Handler = Callable[..., HandlerResult]
@@ -109,8 +108,3 @@ class CodeRoute(NamedTuple):
     def administrative(self) -> bool:
         """Whether the request needs the right ADMIN for more than reading a listing (SEC-12)."""
         return any(need.right is Right.ADMIN and need.resource is not Resource.LISTING for need in self.needs)
-
-    @property
-    def template(self) -> bool:
-        """Whether repeated headers of this code are read through a header template (fast path)."""
-        return self.code in CHANGING

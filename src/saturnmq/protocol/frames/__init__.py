@@ -1,1 +1,1 @@
-"""Frames of the remoting protocol: the command codec and header templates."""
+"""Frames of the remoting protocol: the command codec and the decoder of a byte stream."""

@@ -18,24 +18,18 @@ from saturnmq.protocol.frames.command import (
     FrameLimits,
     decode_header,
 )
-from saturnmq.protocol.frames.header_templates import HeaderTemplate, HeaderTemplates, TemplateCommand
 
 _WORD_END: Final = 2 << 24  # second words from here on carry an unknown serialization
 _ALL: Final = 2**31  # more commands than bytes can hold
-_NO_TEMPLATES: Final[dict[int, list[HeaderTemplate]]] = {}
 
 
 class FrameDecoder:
-    """Incremental decoder from a byte stream, chunked in any way, to commands (REM-03). One per connection.
+    """Incremental decoder from a byte stream, chunked in any way, to commands (REM-03). One per connection."""
 
-    With `templates`, headers that repeat an earlier one but for a few values skip the full decode.
-    """
+    __slots__ = ("_limits", "_need", "_partial_frame", "undecoded")
 
-    __slots__ = ("_limits", "_need", "_partial_frame", "_templates", "undecoded")
-
-    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, templates: HeaderTemplates | None = None) -> None:
+    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._templates = templates
         self._partial_frame = bytearray()  # start of an incomplete frame
         self._need = 8  # bytes required before the next decode attempt
         self.undecoded = b""  # end of the last data, not decoded because `at_most` commands came before it
@@ -113,8 +107,7 @@ class FrameDecoder:
 
         It is incomplete, unless there are at_most commands.
         """
-        limits, templates = self._limits, self._templates
-        templates_by_word = templates.by_word if templates is not None else _NO_TEMPLATES
+        limits = self._limits
         length_max, end = limits.frame_bytes_max - 4, len(data)
         self._need = 8
         while end - at >= 8 and len(commands) < at_most:
@@ -133,34 +126,7 @@ class FrameDecoder:
                 break
             body_at = at + 8 + header_bytes
             body = data[body_at:frame_end] if body_at < frame_end else None
-            match = None
-            for template in templates_by_word.get(header_word, ()):
-                match = template.match(data, at, header_bytes)
-                if match is not None:
-                    break
-            else:
-                template_match = templates.find(data, at, header_word, header_bytes) if templates is not None else None
-                if template_match is not None:
-                    template, match = template_match
-            if match is not None:
-                command = TemplateCommand.__new__(TemplateCommand)  # filled here: saves a call per message
-                command.opaque, command.values, command.text = match
-                command.template = template
-                command.code = template.code
-                command.flag = template.flag
-                command.remark = template.remark
-                command.language = template.language
-                command.version = template.version
-                command.serialization = template.serialization
-                command.body = body
-                command._ext = None
-                commands.append(command)
-            else:
-                header = data[at + 8 : body_at]
-                decoded = decode_header(header_word >> 24, header, body, limits)
-                if templates is not None:
-                    templates.learn(header_word, header, decoded)
-                commands.append(decoded)
+            commands.append(decode_header(header_word >> 24, data[at + 8 : body_at], body, limits))
             at = frame_end
         return at
 
