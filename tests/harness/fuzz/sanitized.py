@@ -1,11 +1,11 @@
-"""Hostile sends for the compiled modules, built with AddressSanitizer and UndefinedBehaviorSanitizer: any report ends the run.
+"""Hostile requests for the compiled modules, built with AddressSanitizer and UndefinedBehaviorSanitizer: any report ends the run.
 
     PYTHONPATH=tests python -m harness.fuzz.sanitized [--frames N] [--seed S]
 
 Copies the package to a temporary folder, compiles `saturnmq.hot` there with gcc's sanitizers, and runs itself in an interpreter
 that has their libraries loaded and Python's own allocator off, so that a read beyond an object is one beyond an allocation. The
-connections of a broker get sends and batches in either serialization, most of them damaged, in reads of any size, without
-sockets; every second round is one of SYNC_FLUSH.
+connections of a broker get sends, batches, pulls and commits in either serialization, most of them damaged, in reads of any
+size, without sockets; every second round is one of SYNC_FLUSH, every third one of signed requests and access control.
 
 Requirements: FUZ-05.
 """
@@ -33,6 +33,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
 from saturnmq.protocol.message import BatchItem, encode_batch
+from saturnmq.protocol.signatures import sign_v1
 
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 SANITIZERS: Final = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g"
@@ -41,6 +42,17 @@ ROUND_FRAMES: Final = 50_000  # after which the broker starts again with an empt
 CONNECTIONS: Final = 16
 _V1, _BATCH = int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_BATCH_MESSAGE)
 _CODES: Final = (_V1, int(RequestCode.SEND_MESSAGE_V2), _BATCH)
+_FETCHES: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.UPDATE_CONSUMER_OFFSET))
+_FETCH: Final = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "5",
+                 "commitOffset": "1", "subscription": "*", "subVersion": "0", "expressionType": "TAG"}  # fmt: skip
+_COMMIT_FIELDS: Final = ("consumerGroup", "topic", "queueId", "commitOffset")
+ACCOUNT: Final = ("fuzzing", b"12345678")
+ACCOUNTS: Final = f"""accounts:
+  - accessKey: {ACCOUNT[0]}
+    secretKey: {ACCOUNT[1].decode()}
+    defaultTopicPerm: PUB|SUB
+    defaultGroupPerm: SUB
+"""
 _FIELDS: Final = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795246686100", "h": "0", "i": "",
                   "j": "0", "k": "false", "m": "false"}  # fmt: skip
 _ODD: Final = ("", "x", "-1", "0", "3", "2147483648", "9" * 30, "true", "\x01", "\x02\x02", "é", "\0", "T" * 300)
@@ -49,11 +61,12 @@ _PROPERTIES: Final = ("WAIT\x01true", "WAIT\x01false", "TAGS\x01t1", "KEYS\x01a 
                       "KEYS\x01" + "k " * 100)  # fmt: skip
 
 
-class SendMaker:
-    """Makes sends and batches. seed: decides all of them."""
+class RequestMaker:
+    """Makes sends, batches, pulls and commits. seed: decides all of them. signed: by ACCOUNT."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, signed: bool = False) -> None:
         self._chance = random.Random(seed)
+        self._signed = signed
 
     def frame(self) -> bytes:
         """The next frame, of which two in three are damaged; its outer length is mostly right."""
@@ -62,18 +75,23 @@ class SendMaker:
             "i": "\x02".join(chance.choices(_PROPERTIES, k=chance.randrange(5))),
             "e": str(chance.randrange(5)),
         }
+        code = chance.choice((*_CODES, *_FETCHES))
+        if code in _FETCHES:
+            offset = {"queueOffset": str(chance.randrange(5)), "commitOffset": str(chance.randrange(5))}
+            names = _COMMIT_FIELDS if code == _FETCHES[1] else _FETCH
+            fields = {name: value for name, value in (_FETCH | offset).items() if name in names}
         if chance.random() < 0.2:
             fields[chance.choice(list(fields))] = chance.choice(_ODD)
-        code = chance.choice(_CODES)
         if code == _V1:
             fields = {SEND_V1_BY_V2.get(name, name): value for name, value in fields.items()}
         body = self._batch() if code == _BATCH else chance.randbytes(chance.randrange(120))
-        raw = encode_frame(
-            Command(
-                code, ext=fields, body=body, opaque=chance.randrange(-9, 2**31), flag=chance.choice((0, 0, 0, 2)),
-                serialization=chance.choice((Serialization.JSON, Serialization.ROCKETMQ)),
-            )
+        request = Command(
+            code, ext=fields, body=None if code in _FETCHES else body, opaque=chance.randrange(-9, 2**31),
+            flag=chance.choice((0, 0, 0, 2)), serialization=chance.choice((Serialization.JSON, Serialization.ROCKETMQ)),
         )  # fmt: skip
+        if self._signed and chance.random() < 0.9:
+            sign_v1(request, *ACCOUNT)
+        raw = encode_frame(request)
         if chance.random() < 0.33:
             return raw
         raw = mutate(raw, chance)
@@ -126,8 +144,11 @@ class Discards(asyncio.Transport):
         """Nothing is buffered."""
 
 
-async def attack(frames: int, seed: int, sync: bool) -> int:
-    """Send frames to a broker of this process; returns how many messages it stored. sync: SYNC_FLUSH."""
+async def attack(frames: int, seed: int, *, sync: bool, signed: bool) -> int:
+    """Send frames to a broker of this process; returns how many messages it stored.
+
+    sync: SYNC_FLUSH. signed: with access control.
+    """
     from saturnmq.broker import Broker, BrokerSettings
     from saturnmq.net import NetSettings
     from saturnmq.net.connection import Connection
@@ -135,12 +156,23 @@ async def attack(frames: int, seed: int, sync: bool) -> int:
 
     folder = tempfile.mkdtemp(prefix="saturnmq-sanitized-")
     flush = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
+    accounts = Path(folder, "conf", "plain_acl.yml")
+    accounts.parent.mkdir()
+    accounts.write_text(ACCOUNTS)
+    accounts.chmod(0o600)
     broker = Broker(
-        BrokerSettings(bind_address="127.0.0.1", listen_port=0, fast_port_enable=False, fast_failure=False),
-        StoreSettings(profile=StoreProfile.STANDARD, store_path_root_dir=folder, flush_disk_type=flush),
+        BrokerSettings(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            fast_port_enable=False,
+            fast_failure=False,
+            acl_enable=signed,
+            acl_home=folder,
+        ),
+        StoreSettings(profile=StoreProfile.STANDARD, store_path_root_dir=f"{folder}/store", flush_disk_type=flush),
         NetSettings(),
     )
-    maker, chance = SendMaker(seed), random.Random(seed)
+    maker, chance = RequestMaker(seed, signed=signed), random.Random(seed)
     try:
         await broker.start()
         assert broker._server.plain_reads is not None, "nothing is compiled"
@@ -245,7 +277,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     if given.child:
-        print(asyncio.run(attack(given.frames, seed, sync=bool(seed % 2))), flush=True)
+        print(asyncio.run(attack(given.frames, seed, sync=bool(seed % 2), signed=seed % 3 == 0)), flush=True)
         return 0
     console = Console()
     console.print(f"again: PYTHONPATH=tests python -m harness.fuzz.sanitized --seed {seed} --frames {given.frames}")
