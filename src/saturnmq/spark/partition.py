@@ -34,6 +34,7 @@ def read_partition(
     options: SourceOptions, columns: tuple[str, ...], schema: pa.Schema | None, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one partition; runs in a worker."""
+    import saturnmq.client.client  # noqa: F401 - `linked` would import it later
     from saturnmq.spark.packing import say_decoder
     from saturnmq.spark.reading import read_range, selection
     from saturnmq.spark.worker_memory import freeze_imports

@@ -71,6 +71,8 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
     A batch write in foreachBatch runs within a query, too: only a stream may use the query's id and batch. Raises BadRowError,
     StoreError.
     """
+    import saturnmq.client.client  # noqa: F401 - `linked` would import it later
+
     freeze_imports("write")
     partition, attempt, name = task_name()
     size = 0

@@ -50,9 +50,12 @@ from saturnmq.spark.option_table import SOURCE_COLUMNS_OF_KAFKA, unknown_name
 from saturnmq.spark.options import COLUMNS, SourceOptions, parse_options
 from saturnmq.spark.partition import RangePartition, read_partition
 from saturnmq.spark.planner_errors import brief
+from saturnmq.spark.worker_memory import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+freeze_imports("plan")
 
 # Columns that are not strings, as `decode.TYPES`. It is not imported: a planner that only checks options needs no pyarrow or numpy.
 _SPARK_TYPES: Final[dict[str, DataType]] = {
@@ -124,7 +127,6 @@ class BatchReader(DataSourceReader):
             return read_partition(self._options, self._columns, self._schema, partition)
         from saturnmq.spark import packing
         from saturnmq.spark.files import read_files
-        from saturnmq.spark.worker_memory import freeze_imports
 
         freeze_imports("files")
         packing.say_decoder()

@@ -1,7 +1,8 @@
-"""Leaves what a Spark worker has imported out of its garbage collections.
+"""Leaves what a Spark worker or planner has imported out of its garbage collections.
 
 PySpark keeps workers for further tasks and runs a full collection after each: 40 ms of processor time for the 90,000 objects of
-pyspark, pandas, pyarrow and this package, which is as much as a task takes for 20,000 rows.
+pyspark, pandas, pyarrow and this package, which is as much as a task takes for 20,000 rows. Planners collect likewise, and while
+they import.
 
 Requirements: SPP-02, SPP-05.
 """
@@ -26,6 +27,4 @@ def freeze_imports(kind: str) -> None:
     kind: of task; only the first task of each kind has an effect, as it has just imported what tasks of this kind need.
     """
     if in_spark_process():
-        import saturnmq.client.client  # noqa: F401 - the task is about to need it
-
         gc.freeze()
