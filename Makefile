@@ -204,8 +204,8 @@ dist: $(LIGHT)  ## sdist, a wheel for this Python and a pure one, in dist/, the 
 wheels: $(LIGHT)  ## as dist, with a wheel for each Python of this machine, each tested in an empty environment
 	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py --wheels --check
 
-# The tests of deploy/ and of the workflows use them where they are; helm, kubeconform and actionlint are built, which needs Go.
-deploy-tools:  ## what checks deploy/ and the workflows: hadolint, zizmor, helm, kubeconform ... into build/tools
+# The tests of deploy/ and of the workflows use them where they are; helm and actionlint are built, which needs Go.
+deploy-tools:  ## what checks deploy/ and the workflows: hadolint, zizmor, actionlint, helm ... into build/tools
 	$(PYTHON) -m venv build/tools
 	build/tools/bin/python -m pip install --quiet --disable-pip-version-check -r tools/deploy-tools.txt
 	for module in $$(sed -n 's/^# go: //p' tools/deploy-tools.txt); do GOBIN=$(CURDIR)/build/tools/bin go install $$module || exit 1; done
