@@ -72,7 +72,7 @@ def test_sdist_has_documents_and_sources_and_no_machine(sdist: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.spec("PKG-02")
+@pytest.mark.spec("PKG-01", "PKG-02")
 def test_pure_wheel_names_addresses_and_licence(pure_wheel: Path) -> None:
     assert pure_wheel.name.endswith("-py3-none-any.whl")
     facts = metadata(pure_wheel)

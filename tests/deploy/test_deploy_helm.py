@@ -122,7 +122,7 @@ def test_commands_of_the_pods_form_a_group_that_serves(
         env = environment(described["env"], index)
         host = NAME.fullmatch(env["SATURNMQ_ADVERTISED_HOST"])
         assert host is not None and host[2] == index
-        assert env["SATURNMQ_DLEDGER_CLUSTER_SECRET"] == "secret of saturnmq"
+        assert env["SATURNMQ_DLEDGER_CLUSTER_SECRET"] == "secret of saturnmq-secret"
         env["SATURNMQ_ADVERTISED_HOST"] = "127.0.0.1"
         started(*(word.replace("/etc/saturnmq", str(folder)) for word in described["args"]), env=env)
     with Client.from_url(f"rmq://{name_server}") as client, client.producer("orders-p") as out:
