@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,43 +88,71 @@ def environment(described: list[dict[str, Any]], index: str) -> dict[str, str]:
     return values
 
 
-@pytest.fixture
-def started() -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def start(*words: str, env: dict[str, str] | None = None) -> Server:
-        servers.append(Server(*words, env=env))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
-
-
-@pytest.mark.realtime
-@pytest.mark.spec("INT-17")
-def test_commands_of_the_pods_form_a_group_that_serves(
-    objects: dict[tuple[str, str], dict[str, Any]], tmp_path: Path, started: Callable[..., Server]
-) -> None:
+class Pods:
     """One process per pod with its command, variables and configuration; only addresses, ports and folders are others."""
-    ledger = dict(zip("012", free_ports(3), strict=True))
-    words = [word.replace("/data", str(tmp_path)) for word in container(objects, "namesrv")["args"]]
-    name_server = f"127.0.0.1:{started(*words, '--port', '0').facts['namesrv'].rpartition(':')[2]}"
-    text = objects["ConfigMap", "mq-broker"]["data"]["broker.conf"]
-    text = re.sub(rf"{NAME.pattern}:40911", lambda match: f"127.0.0.1:{ledger[match[2]]}", text)
-    text = re.sub(r"namesrvAddr=.*", f"namesrvAddr={name_server}", text)
-    text = text.replace("listenPort=10911", "listenPort=0").replace("metricsPort=5557", "metricsPort=0")
-    described = container(objects, "broker")
-    for index in ledger:
-        folder = tmp_path / index
-        folder.mkdir()
-        (folder / "broker.conf").write_text(text.replace("/data", str(folder)))
-        env = environment(described["env"], index)
+
+    def __init__(self, objects: dict[tuple[str, str], dict[str, Any]], folder: Path) -> None:
+        words = [word.replace("/data", str(folder)) for word in container(objects, "namesrv")["args"]]
+        self.running = {"namesrv": Server(*words, "--port", "0")}
+        self.name_server = f"127.0.0.1:{self.running['namesrv'].facts['namesrv'].rpartition(':')[2]}"
+        self._folder = folder
+        self._described = container(objects, "broker")
+        ledger = dict(zip("012", free_ports(3), strict=True))
+        text = objects["ConfigMap", "mq-broker"]["data"]["broker.conf"]
+        text = re.sub(rf"{NAME.pattern}:40911", lambda match: f"127.0.0.1:{ledger[match[2]]}", text)
+        text = re.sub(r"namesrvAddr=.*", f"namesrvAddr={self.name_server}", text)
+        text = text.replace("listenPort=10911", "listenPort=0").replace("metricsPort=5557", "metricsPort=0")
+        for index in ledger:
+            (folder / index).mkdir()
+            (folder / index / "broker.conf").write_text(text.replace("/data", str(folder / index)))
+
+    def start(self, index: str) -> None:
+        env = environment(self._described["env"], index)
         host = NAME.fullmatch(env["SATURNMQ_ADVERTISED_HOST"])
         assert host is not None and host[2] == index
         assert env["SATURNMQ_DLEDGER_CLUSTER_SECRET"] == "secret of saturnmq-secret"
         env["SATURNMQ_ADVERTISED_HOST"] = "127.0.0.1"
-        started(*(word.replace("/etc/saturnmq", str(folder)) for word in described["args"]), env=env)
-    with Client.from_url(f"rmq://{name_server}") as client, client.producer("orders-p") as out:
-        receipt = out.send("orders", b"one", timeout=30)
-        assert receipt.durable, receipt
+        words = (word.replace("/etc/saturnmq", str(self._folder / index)) for word in self._described["args"])
+        self.running[index] = Server(*words, env=env)
+
+    def stop(self) -> None:
+        for server in self.running.values():
+            server.stop()
+
+
+@pytest.fixture
+def pods(objects: dict[tuple[str, str], dict[str, Any]], tmp_path: Path) -> Iterator[Pods]:
+    started = Pods(objects, tmp_path)
+    try:
+        for index in "012":
+            started.start(index)
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.mark.realtime
+@pytest.mark.spec("INT-17")
+def test_rolling_restart_of_the_pods_loses_nothing_acknowledged(pods: Pods) -> None:
+    acknowledged = []
+    with Client.from_url(f"rmq://{pods.name_server}") as client, client.producer("orders-p") as out:
+
+        def send(bodies: Iterable[bytes]) -> None:
+            for body in bodies:
+                receipt = out.send("orders", body, timeout=30)
+                assert receipt.durable, receipt
+                acknowledged.append(body)
+
+        send([b"first"])
+        for index in ("2", "1", "0"):  # the order of a StatefulSet
+            assert pods.running[index].stop() == 0
+            send(b"without %s: %d" % (index.encode(), number) for number in range(10))
+            pods.start(index)
+            send(b"with %s: %d" % (index.encode(), number) for number in range(10))
+        with client.consumer("billing", start="first") as inbox:
+            inbox.subscribe("orders")
+            missing = set(acknowledged)
+            while missing:
+                message = inbox.recv(timeout=60)
+                missing.discard(message.body)
+                message.ack()
