@@ -201,6 +201,7 @@ mutants: $(READY)  ## plant small defects in a package, print those that no test
 dist: $(LIGHT)  ## sdist, a wheel for this Python and a pure one, in dist/, the same bytes each time (URL=)
 	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py
 
+# With pyenv: PYENV_VERSION=3.11.7:3.12.1 make wheels
 wheels: $(LIGHT)  ## as dist, with a wheel for each Python of this machine, each tested in an empty environment
 	$(if $(URL),SATURNMQ_PROJECT_URL=$(URL)) $(BIN)/python tools/dist.py --wheels --check
 
