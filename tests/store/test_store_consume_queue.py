@@ -15,6 +15,7 @@ from small_store import CL, CQ, NOW_MS, bodies, message, opened
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, QueueOffset
 from saturnmq.store import GetStatus
+from saturnmq.store.files import file_cache
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.mapped_file import file_name
@@ -416,3 +417,16 @@ def test_queue_whose_records_have_expired_goes_on_at_its_end(tmp_path: Path) -> 
     assert ends == {"Expired": (3, 3), "Present": (0, 0)}
     assert [key for key, _, _ in table.round(1).queues] == [("Expired", 0)], "written by the next round"
     table.close()
+
+
+def test_read_descriptors_are_an_eighth_of_those_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_cache, "descriptor_limit", lambda: 80)
+    cache = FileCache(Disk())
+    for number in range(12):
+        path = tmp_path / str(number)
+        path.write_bytes(b"x")
+        assert cache.read(path, 0, 1) == b"x"
+    assert len(cache) == 10
+    cache.close()

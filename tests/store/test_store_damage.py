@@ -363,3 +363,14 @@ def test_impossible_store_time_affects_no_other_message(tmp_path: Path) -> None:
     assert store.put(message(77)).store_timestamp_ms < 1 << 43
     assert [len(store.query("TU"[n % 2], f"u{n}", 9, 0, 1 << 60).records) for n in range(10)] == [1] * 10
     store.close_files()
+
+
+@pytest.mark.spec("DUR-08")
+def test_verify_names_a_negative_length_and_the_start_of_no_log(tmp_path: Path) -> None:
+    offset = filled(tmp_path)[3]
+    changed(log_file(tmp_path, offset), offset % LOG_BYTES, struct.pack(">i", -5))
+    where = StoreSettings(
+        store_path_root_dir=str(tmp_path), profile=StoreProfile.SMALL, commit_log_file_bytes=LOG_BYTES
+    )
+    assert any("record length is -5, must be " in problem.description for problem in verify(where).problems)
+    assert verify(StoreSettings(store_path_root_dir=str(tmp_path / "new"))).log_start == -1

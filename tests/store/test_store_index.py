@@ -542,8 +542,9 @@ def test_sparse_file_on_full_disk_loses_no_key(tmp_path: Path, good: int) -> Non
         lambda path: path.write_bytes(struct.pack(">qqqqii", NOW, NOW, 1, 3, 1, 3) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(struct.pack(">qqqqii", NOW - 1000, NOW, 2, 3, 1, 3) + path.read_bytes()[40:]),
         lambda path: path.write_bytes(bytes(40) + path.read_bytes()[40:]),
+        lambda path: path.write_bytes(min(path.parent.iterdir()).read_bytes()),
     ],
-    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps", "end", "begin", "time", "zeros"],
+    ids=["cut", "grown", "empty", "ends-before-begin", "overfull", "overlaps", "end", "begin", "time", "zeros", "copy"],
 )
 def test_damaged_file_is_dropped_with_all_later_files(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     made = index(tmp_path, entries=3)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from saturnmq.config.settings import to_properties
+from saturnmq.config.settings import load, to_properties
+from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import Host, Message, decode_record
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
 from saturnmq.store.files.disk import Disk
@@ -239,3 +240,12 @@ def test_standard_profile_has_rocketmq_file_sizes() -> None:
     assert (s.commit_log_bytes, s.consume_queue_bytes) == (1 << 30, 300_000 * 20)
     assert (s.index_slots, s.index_entries) == (5_000_000, 20_000_000)
     assert s.queue_extension is not None and s.queue_extension[1] == 48 << 20
+
+
+@pytest.mark.spec("ST-06")
+def test_message_size_is_a_positive_int32() -> None:
+    for size in (10, 2**31 - 1):
+        assert load(StoreSettings, ("file", {"maxMessageSize": str(size)})).settings.message_bytes_max == size
+    for size in (9, 2**31):
+        with pytest.raises(ConfigError, match=f"maxMessageSize='{size}'"):
+            load(StoreSettings, ("file", {"maxMessageSize": str(size)}))
