@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from served import Served
 
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.namesrv import NameServer, NameServerSettings
+from saturnmq.namesrv.access_control import RELOAD_MS
 from saturnmq.net import NetSettings
 from saturnmq.protocol.bodies import ClusterInfo
 from saturnmq.protocol.codes import RequestCode
@@ -94,6 +96,30 @@ async def test_requests_of_brokers_and_administrators_need_a_signature(
     lines = [record.getMessage() for record in caplog.records if record.name == "saturnmq.audit"]
     assert sum("account=brokers" in line and "result=ok" in line for line in lines) == 8
     assert all("of-the-brokers" not in line for line in lines)
+
+
+@pytest.mark.spec("SEC-17")
+async def test_changed_account_file_is_read_while_the_server_runs(tmp_path: Path) -> None:
+    server = NameServer(settings(tmp_path), NetSettings())
+    host, port = await server.start("127.0.0.1", 0)
+    s = Served(server, f"{host}:{port}")
+    path = tmp_path / "conf" / "plain_acl.yml"
+    path.write_text(ACCOUNTS.replace("of-the-brokers", "a-new-secret-of-them"))
+
+    async def code_of(secret: bytes) -> int:
+        command = Command(100, ext=dict(CHANGES[100]))
+        sign_v1(command, "brokers", secret)
+        return (await s.client.invoke(s.address, command, 5000)).code
+
+    try:
+        assert (await code_of(b"of-the-brokers"), await code_of(b"a-new-secret-of-them")) == (0, 1)
+        async with asyncio.timeout(2 * RELOAD_MS / 1000):
+            while await code_of(b"a-new-secret-of-them"):
+                await asyncio.sleep(0.1)  # poll
+        assert await code_of(b"of-the-brokers") == 1
+    finally:
+        await s.client.close()
+        await server.stop()
 
 
 @pytest.mark.spec("SEC-17")
