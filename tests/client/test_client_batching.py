@@ -270,7 +270,9 @@ async def test_cancelled_send_leaves_the_open_batch_and_its_last_sender_the_requ
         for send in sends:
             send.cancel()
         await asyncio.gather(*sends, return_exceptions=True)
+        began = asyncio.get_running_loop().time()
         await until(lambda: not out._running)
+        assert asyncio.get_running_loop().time() - began < 0.5, "cancelled, not timed out"
         assert (out._in_flight.count, out._in_flight.bytes) == (0, 0)
 
 

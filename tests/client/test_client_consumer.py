@@ -28,12 +28,15 @@ from saturnmq import (
     tag,
 )
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
+from saturnmq.client.consumer.running_info import answer_broker
 from saturnmq.client.consumer.send_back import level_for
 from saturnmq.client.message import next_attempt
 from saturnmq.errors import GroupInUse
+from saturnmq.net import NO_RESPONSE
 from saturnmq.protocol.bodies import BrokerData, QueueData, ResetOffsetBody, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import decode_properties
+from saturnmq.protocol.offsets import QueueOffset
 from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -740,6 +743,21 @@ async def test_unsubscribe_releases_the_queues(cluster: Any) -> None:
             assert "T" not in topics and "U" in topics
 
 
+@pytest.mark.spec("OF-06")
+async def test_reset_of_a_queue_ends_the_doubt_about_its_position(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        c.add("T", c.route(read=1, write=1))
+        for number in range(3):
+            c.broker.put("T", 0, b"%d" % number)
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            assert (await inbox.recv(30)).value == b"0"
+            (item,) = (item for item in inbox.assignments if item.queue.topic == "T")
+            item.suspect()
+            item.reset(QueueOffset(2))
+            assert not item.unverified and (await inbox.recv(30)).value == b"2"
+
+
 @pytest.mark.spec("RB-01")
 async def test_topic_created_after_subscribe_is_assigned(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -796,9 +814,9 @@ async def test_offset_reset_continues_there_and_discards_pulled_messages(cluster
             for message in messages[:4]:
                 await message.ack()
             body = ResetOffsetBody({MessageQueue("T", "b0", 0): 1}).encode()
-            c.broker.connections[-1].invoke_oneway(
-                Command(220, ext={"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}, body=body)
-            )
+            ext = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+            assert answer_broker(inbox, Command(220, ext=ext)) is NO_RESPONSE, "no body resets no queue"
+            c.broker.connections[-1].invoke_oneway(Command(220, ext=ext, body=body))
             again = await inbox.recv(30)
             assert again.offset == 1
             await messages[4].ack()

@@ -49,6 +49,8 @@ def route_of(*queues: int, order: str | None = None) -> TopicRouteData:
         (route_of(4, 2_000_000_000), "broker b1 has 2000000000 read queues"),
         (route_of(-1), "broker b0 has -1 read queues"),
         (route_of(*[60_000] * 20), "1200000 queues on 20 brokers"),
+        (TopicRouteData([QueueData(f"b{n}", 60_000, 1, 6) for n in range(2)]), "120000 queues on 2 brokers"),
+        (TopicRouteData([QueueData(f"b{n}", 1, 60_000, 6) for n in range(2)]), "120000 queues on 2 brokers"),
         (route_of(4, order="b0:" + "9" * 5000), f"broker b0 has {'9' * 20} queues"),
         (route_of(4, order="b0:65537"), "broker b0 has 65537 queues"),
         (route_of(4, order=";".join(["b0:65536"] * 100)), "may have 65536 in all"),

@@ -97,8 +97,11 @@ def test_unexpected_reply_is_logged_and_acknowledged(run: Run, cluster: Any, cap
 async def test_reply_timeout_and_send_failure_raise_different_errors(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
         async with client.producer("g") as out:
+            await out.queues("T")
+            began = asyncio.get_running_loop().time()
             with pytest.raises(ReplyTimeout, match="OK, but wait reply message timeout") as caught:
                 await out.request("T", b"x", timeout=0.5)
+            assert 0.4 < asyncio.get_running_loop().time() - began < 0.8
             assert (caught.value.code, caught.value.retryable) == (10006, True)
             c.broker.script[310] = lambda command: command.reply(13, "the message is illegal")
             with pytest.raises(SaturnError, match="illegal"):

@@ -22,6 +22,11 @@ from saturnmq.config.settings import load, without_credentials
 from saturnmq.net.client import split_address
 
 
+def test_access_settings_are_those_that_differ_from_their_defaults() -> None:
+    settings = ClientSettings(name_servers=("h:1",), access_key="key", secret_key="secret", timeout=1.5)
+    assert settings.access_settings == {"access_key": "key", "secret_key": "secret"}
+
+
 @pytest.mark.spec("API-02")
 @pytest.mark.parametrize(
     ("url", "expected"),

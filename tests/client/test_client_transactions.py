@@ -16,6 +16,7 @@ import saturnmq.sync
 from saturnmq import (
     Client,
     ClientError,
+    Closed,
     ConfigError,
     Message,
     MessageQueue,
@@ -92,6 +93,8 @@ async def test_transaction_rolls_back_on_an_exception_and_reraises(cluster: Any)
                 half.rollback()
             assert [end.commit_or_rollback for end in await ends(c, 2)] == [12, 12]
             assert "ZeroDivisionError" in (c.broker.of(37)[0].remark or "")
+        with pytest.raises(Closed):
+            out.transaction("T", b"x")
 
 
 @pytest.mark.spec("TX-02")
