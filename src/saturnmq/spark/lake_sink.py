@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
+from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.local_paths import local_path
 
@@ -81,7 +82,7 @@ def check_format(option: str, name: str) -> str:
         raise ConfigError(f"{option}={name}: unknown format, there are {', '.join(FORMATS)}{hint}")
     package = PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
-        raise ConfigError(f"{option}={name}: needs package {package}: pip install 'saturnmq[spark,{name}]'")
+        raise ConfigError(f"{option}={name}: needs package {package}: {install_command(name)}")
     return name
 
 
