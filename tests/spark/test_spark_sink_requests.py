@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
+from saturnmq import sync
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.protocol.bodies import MessageQueue
@@ -136,12 +138,28 @@ def test_fixed_queue_has_one_request_in_flight(sender: Any) -> None:
 
 
 @pytest.mark.spec("SNK-07")
+def test_rows_with_deliver_at_are_delivered_at_their_time() -> None:
+    """They were sent as a batch, which a broker refuses to delay."""
+    schema = StructType([*BODY.fields, StructField("deliverAt", LongType())])
+    with SyncEmbeddedBroker() as server, sync.Client.from_url(server.url) as client:
+        given = GIVEN | {"nameServer": server.name_servers, "allowTimer": "true"}
+        at = int(time.time() * 1000) + 1000
+        rows = pa.record_batch({"body": [b"later", b"at once"], "deliverAt": [at, None]})
+        RocketMQDataSource(given).writer(schema, False).write(iter([rows]))
+        with client.consumer("g", start="first") as inbox:
+            inbox.subscribe("T")
+            received = {message.body: message for message in (inbox.recv(30), inbox.recv(30))}
+    assert received.keys() == {b"at once", b"later"}
+    assert received[b"later"].stored_at.timestamp() * 1000 >= at
+
+
+@pytest.mark.spec("SNK-07")
 def test_deliver_at_sets_property_and_delay_level_goes_singly() -> None:
     moment = datetime(2027, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for given in (1_798_859_045_678, moment, moment.replace(tzinfo=None)):
         (made,) = encoded({"body": [b"x"], "deliverAt": [given]}, allow_timer=True)
-        (item,) = decode_batch(made.prepared.body)
-        assert decode_properties(item.properties_raw)["TIMER_DELIVER_MS"] == "1798859045678"
+        assert not made.prepared.batch and made.prepared.body == b"x"
+        assert decode_properties(made.prepared.properties.encode())["TIMER_DELIVER_MS"] == "1798859045678"
     levels = encoded({"body": [b"x", b"y", b"z"], "delayLevel": [1, 18, None]})
     assert [decode_properties(made.prepared.properties.encode()).get("DELAY") for made in levels] == ["1", "18", None]
     assert [made.prepared.batch for made in levels] == [False, False, True]

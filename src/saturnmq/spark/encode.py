@@ -233,7 +233,7 @@ class Encoder:
         text += f"UNIQ_KEY\x01{unique}{self._tail}"
         if tags:
             text += f"\x02TAGS\x01{_clean('tags', tags)}"
-        single = False
+        single = deliver_at is not None  # a batch cannot be delayed
         if delay:
             if not 0 < delay <= DELAY_LEVEL_MAX:
                 raise MessageRefused(f"column delayLevel is {delay}, must be 1..{DELAY_LEVEL_MAX}")
