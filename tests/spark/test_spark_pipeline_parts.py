@@ -77,14 +77,14 @@ def test_newest_batch_of_a_table_is_a_numbered_file_of_its_log(tmp_path: Path) -
 
 def test_schema_is_checked_before_a_session_is_started(tmp_path: Path) -> None:
     schema = tmp_path / "schema"
-    arguments = SimpleNamespace(schema=str(schema), decode="avro", format="parquet")
+    arguments = SimpleNamespace(schema=str(schema), decode="avro")
     schema.write_text('"string"')
     with pytest.raises(ConfigError, match="it must be a record with fields"):
         _decoding(cast(Any, arguments))
     schema.write_text(text := '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}')
-    assert _decoding(cast(Any, arguments)) == {"schema": text, "decode": "avro", "format": "parquet"}
-    arguments = SimpleNamespace(schema=None, decode=None, format="parquet")
-    assert _decoding(cast(Any, arguments)) == {"schema": None, "decode": "json", "format": "parquet"}
+    assert _decoding(cast(Any, arguments)) == {"schema": text, "decode": "avro"}
+    arguments = SimpleNamespace(schema=None, decode=None)
+    assert _decoding(cast(Any, arguments)) == {"schema": None, "decode": "json"}
 
 
 def test_old_commit_log_counts_up_to_where_the_ledger_begins(tmp_path: Path) -> None:
