@@ -27,6 +27,7 @@ from saturnmq.broker.requests.plain_sends import plain_sends
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import CALLER
+from saturnmq.filter import sql, tags
 from saturnmq.log_limit import LogLimit
 from saturnmq.protocol.codes import TRACE_TOPIC, RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
@@ -324,6 +325,31 @@ async def test_only_signature_and_resources_that_were_allowed_are_taken(
             side.reconnect()
         await assert_same(pair, [frame], caplog)
         assert taken == {V2: 2}  # another connection
+
+
+@WAYS
+async def test_filter_of_a_pull_that_is_not_allowed_is_not_parsed(
+    way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parsing takes milliseconds, and a stranger's filters would take the places of the clients' in the caches."""
+
+    def parsed() -> tuple[int, int]:
+        return tags._parsed.cache_info().misses, sql._compiled.cache_info().misses
+
+    async with sides(tmp_path, way) as pair:
+        await assert_same(pair, [signed(request(V2, 1, {}), USER)], caplog)
+        before = parsed()
+        for number in range(4):
+            for fields in (
+                {"subscription": f"stranger{number}{way}"},
+                {"subscription": f"a{number}{way} = 1 or b = 2", "expressionType": "SQL92"},
+            ):
+                unsigned = request(PULL, number, fields)
+                for frame in (encode_frame(unsigned), signed(unsigned, (USER[0], "87654322"))):
+                    answers = await assert_same(pair, [frame], caplog)
+                    assert [answer.code for answer in answers] == [1] and parsed() == before
+        await assert_same(pair, [signed(request(PULL, 9, {"subscription": f"own{way}"}), USER)], caplog)
+        assert parsed()[0] == before[0] + 1
 
 
 @WAYS

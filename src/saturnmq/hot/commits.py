@@ -126,12 +126,12 @@ class Commits:
         group, topic, queue_id = header.group, header.topic, header.queue_id
         if group not in context.groups.table or context.offsets.get(topic, group, queue_id) is None:
             return False
+        if self._admits is not None and not self._admits(connection, header, b"", topic, group):
+            return False
         try:
             self._check(context, connection, topic, group, queue_id)
         except Exception:
             return False  # the reference meets it again, and answers it
-        if self._admits is not None and not self._admits(connection, header, b"", topic, group):
-            return False
         context.offsets.set(topic, group, queue_id, header.offset, connection.remote_address)
         return True
 

@@ -116,6 +116,9 @@ class Pulls:
             return None
         if offset < queue.min_offset or offset >= queue.max_offset:
             return None
+        # Before the filter is parsed: that takes milliseconds, and would put a stranger's filters in place of the clients'.
+        if self._admits is not None and not self._admits(connection, header, b"", topic, group):
+            return None
         ext = {"subscription": header.subscription, "expressionType": header.kind, "subVersion": str(header.version)}
         pull_filter = self._check(context, connection, group, topic, queue_id, header.sys_flag, ext)
         codes = pull_filter.codes
@@ -130,11 +133,7 @@ class Pulls:
         in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
         in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
         is_plain = gathering.gather(log, codes, count, log.end - store.memory_bytes, in_disk, in_memory)
-        if not is_plain or gathering.count == 0:
-            return None
-        if self._admits is not None and not self._admits(connection, header, b"", topic, group):
-            return None
-        return gathering
+        return gathering if is_plain and gathering.count > 0 else None
 
     def _answer(self, gathering: Gathering, elapsed_ns: int, connection: Any) -> bytes:
         """Commit the offset that the pull carries, count the pull, and encode the answer."""
