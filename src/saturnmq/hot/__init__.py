@@ -55,7 +55,7 @@ def is_compiled(name: str = "sends") -> bool:
 
 def compiled(name: str) -> ModuleType | None:
     """A module of this package if it is compiled and wanted, else None. Raises ImportError as `is_compiled`."""
-    return importlib.import_module(f"saturnmq.hot.{name}") if is_compiled(name) else None
+    return hot_module(name) if is_compiled(name) else None
 
 
 def hot_module(name: str) -> ModuleType:

@@ -53,4 +53,4 @@ cdef class HeaderReader:
     @cython.locals(value=Py_ssize_t, byte=Py_ssize_t, position=Py_ssize_t)
     cdef Py_ssize_t _digits(self, bytes data, Py_ssize_t at, Py_ssize_t end) except? -1
 
-cpdef bytes _unescaped(bytes value)
+cpdef bytes unescaped(bytes value)

@@ -265,7 +265,7 @@ class HeaderReader:
             return self._credential(data[key_at:key_end], data[at:end])
         if self._signed:
             value = data[at:end]
-            self._values.append((data[key_at:key_end], _unescaped(value) if self._escaped else value))
+            self._values.append((data[key_at:key_end], unescaped(value) if self._escaped else value))
         return self._field(data, key_at, key_end, at, end)
 
     def _credential(self, name: bytes, value: bytes) -> bool:
@@ -303,6 +303,6 @@ class HeaderReader:
         return value
 
 
-def _unescaped(value: bytes) -> bytes:
+def unescaped(value: bytes) -> bytes:
     """A text without the JSON escapes of the separators of properties."""
     return value.replace(b"\\u0001", b"\1").replace(b"\\u0002", b"\2")

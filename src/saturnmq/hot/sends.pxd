@@ -1,5 +1,6 @@
 cimport cython
 from saturnmq.hot.answer_frame cimport AnswerFrame
+from saturnmq.hot.header cimport unescaped
 from saturnmq.hot.numbers cimport int32, put32, put64
 from saturnmq.hot.send_header cimport SendHeader
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 from typing import Any
 
+from saturnmq.hot.header import unescaped
 from saturnmq.hot.numbers import int32, put32, put64
 from saturnmq.hot.send_header import SendHeader
 from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, TRANSACTION_MASK, CommandFlag, SysFlag
@@ -293,7 +294,7 @@ class Sends:
         header = self._header
         properties = data[header.properties_at : header.properties_end]
         if header.properties_escaped:
-            properties = properties.replace(b"\\u0001", b"\1").replace(b"\\u0002", b"\2")
+            properties = unescaped(properties)
         if not header.properties_plain:
             try:
                 properties.decode()
