@@ -17,7 +17,7 @@ from wire import wire
 from hotways import hot_module
 from saturnmq.broker import Broker
 from saturnmq.broker.requests import send as reference
-from saturnmq.broker.requests.plain_sends import plain_sends
+from saturnmq.broker.requests.plain_sends import PlainRules, plain_sends
 from saturnmq.net.plain_reads import PlainReader, PlainSends
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
@@ -166,9 +166,8 @@ class BrokerPair:
 
 def plain_sends_of(broker: Broker, way: str) -> PlainSends:
     module = hot_module("sends", way)
-    return plain_sends(
-        broker._send_context, broker.admission, broker.dledger, broker._server.frame_limits, module=module
-    )
+    rules = PlainRules(broker.admission, broker.dledger, broker._server.frame_limits)
+    return plain_sends(broker._send_context, rules, module)
 
 
 @pytest.fixture(

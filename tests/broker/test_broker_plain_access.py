@@ -23,7 +23,7 @@ from wire import Clock, Wire
 from hotways import hot_module
 from saturnmq.broker.access_control import PLAIN_RESOURCES
 from saturnmq.broker.requests.plain_requests import PlainRequests, plain_commits, plain_pulls
-from saturnmq.broker.requests.plain_sends import plain_sends
+from saturnmq.broker.requests.plain_sends import PlainRules, plain_sends
 from saturnmq.broker.requests.rights import COMPAT_NEEDS
 from saturnmq.broker.requests.table import TABLE
 from saturnmq.broker.requests.table_row import CALLER
@@ -76,13 +76,14 @@ class Side:
         broker._server.request_seconds = broker.metrics.request_seconds
         broker._server.take_plain(None)
         if way != "decoded":
-            grants, limits = broker._access.grants, broker._server.frame_limits
+            grants = broker._access.grants
             assert grants is not None
+            rules = PlainRules(broker.admission, None, broker._server.frame_limits, grants.admits)
             modules = [hot_module(name, way) for name in ("sends", "pulls", "commits")]
-            sends = plain_sends(broker._send_context, broker.admission, None, limits, grants.admits, modules[0])
-            pulls = plain_pulls(broker._pull_context, broker.admission, None, limits, grants.admits, modules[1])
+            sends = plain_sends(broker._send_context, rules, modules[0])
+            pulls = plain_pulls(broker._pull_context, rules, modules[1])
             context = broker._all_routes[COMMIT].context
-            commits = plain_commits(context, broker.admission, None, limits, grants.admits, modules[2])  # type: ignore[arg-type]
+            commits = plain_commits(context, rules, modules[2])  # type: ignore[arg-type]
             broker._server.take_plain(Counting(sends, (pulls, commits), self.taken))
         self.client = RecordedClient(broker)
 

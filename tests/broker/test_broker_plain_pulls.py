@@ -19,7 +19,7 @@ from hotways import hot_module
 from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.broker.requests.context import OffsetContext
 from saturnmq.broker.requests.plain_requests import PlainRequests, plain_commits, plain_pulls
-from saturnmq.broker.requests.plain_sends import plain_sends
+from saturnmq.broker.requests.plain_sends import PlainRules, plain_sends
 from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
@@ -64,11 +64,11 @@ class CountingRequests(PlainRequests):
     """Plain requests of a broker, counted."""
 
     def __init__(self, broker: Broker, way: str) -> None:
-        limits = broker._server.frame_limits
-        sends = plain_sends(broker._send_context, broker.admission, None, limits, module=hot_module("sends", way))
-        pulls = plain_pulls(broker._pull_context, broker.admission, None, limits, module=hot_module("pulls", way))
+        rules = PlainRules(broker.admission, None, broker._server.frame_limits)
+        sends = plain_sends(broker._send_context, rules, hot_module("sends", way))
+        pulls = plain_pulls(broker._pull_context, rules, hot_module("pulls", way))
         context = cast("OffsetContext", broker._all_routes[COMMIT].context)
-        commits = plain_commits(context, broker.admission, None, limits, module=hot_module("commits", way))
+        commits = plain_commits(context, rules, hot_module("commits", way))
         super().__init__(sends, (pulls, commits))
         self.counts: Counter[int] = Counter()
 

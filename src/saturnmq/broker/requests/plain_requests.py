@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from saturnmq.broker.requests.context import OffsetContext, PullContext, SendContext
 from saturnmq.broker.requests.offsets import check_commit
-from saturnmq.broker.requests.plain_sends import GroupMember, plain_sends
+from saturnmq.broker.requests.plain_sends import GroupMember, PlainRules, plain_sends
 from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull, next_broker
 from saturnmq.broker.requests.pull_answer import encoded
 from saturnmq.broker.requests.table import BoundRoute
@@ -23,7 +23,7 @@ from saturnmq.hot.answer_frame import OpaqueFrame
 from saturnmq.net import RemotingServer
 from saturnmq.net.plain_reads import PlainReader, PlainSends
 from saturnmq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization, encode_frame
+from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.store import GetStatus
 
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
@@ -88,20 +88,18 @@ def take_plain(
     send_context = cast("SendContext", routes[RequestCode.SEND_MESSAGE_V2].context)
     pull_context = cast("PullContext", routes[RequestCode.PULL_MESSAGE].context)
     offset_context = cast("OffsetContext", routes[RequestCode.UPDATE_CONSUMER_OFFSET].context)
+    rules = PlainRules(admission, member, main.frame_limits, admits)
     is_slave = member is None and pull_context.role.slave
-    sends = None if is_slave else plain_sends(send_context, admission, member, main.frame_limits, admits)
-    pulls = plain_pulls(pull_context, admission, member, main.frame_limits, admits)
-    commits = plain_commits(offset_context, admission, member, main.frame_limits, admits)
+    sends = None if is_slave else plain_sends(send_context, rules)
+    pulls = plain_pulls(pull_context, rules)
+    commits = plain_commits(offset_context, rules)
     main.take_plain(PlainRequests(sends, (pulls, commits)))
     fast.take_plain(PlainRequests(sends, (commits,)))
 
 
 def plain_commits(
     context: OffsetContext,
-    admission: Admission,
-    member: GroupMember | None,
-    limits: FrameLimits,
-    admits: Callable[..., bool] | None = None,
+    rules: PlainRules,
     module: ModuleType | None = None,
 ) -> PlainSends:
     """What takes plain offset commits: `hot/commits.py`, compiled unless a test passes the module."""
@@ -109,21 +107,18 @@ def plain_commits(
     frames = [encode_frame(Command(0, flag=_RESPONSE, serialization=serialization)) for serialization in Serialization]
     commits: PlainSends = module.Commits(
         context,
-        lambda: not admission.rejected and (member is None or member.takes_all),
-        limits,
+        rules.serves,
+        rules.limits,
         check_commit,
         OpaqueFrame(*frames),
-        admits,
+        rules.admits,
     )
     return commits
 
 
 def plain_pulls(
     context: PullContext,
-    admission: Admission,
-    member: GroupMember | None,
-    limits: FrameLimits,
-    admits: Callable[..., bool] | None = None,
+    rules: PlainRules,
     module: ModuleType | None = None,
 ) -> PlainSends:
     """What takes plain pulls: `hot/pulls.py`, compiled unless a test passes the module."""
@@ -142,13 +137,13 @@ def plain_pulls(
 
     pulls: PlainSends = module.Pulls(
         context,
-        lambda: not admission.rejected and (member is None or member.serves_pulls),
-        limits,
+        rules.serves_pulls,
+        rules.limits,
         (COUNT_MAX, READ_AHEAD),
         TRANSACTION_GROUP,
         checked,
         count_pull,
         with_messages,
-        admits,
+        rules.admits,
     )
     return pulls

@@ -6,6 +6,7 @@ Requirements: SND-01..SND-15.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Protocol
@@ -55,18 +56,33 @@ class GroupMember(Protocol):
     def serves_pulls(self) -> bool: ...
 
 
+@dataclass(frozen=True)
+class PlainRules:
+    """What decides whether a broker takes a plain request.
+
+    member: of a DLedger group, whose role decides. limits: of frames. admits: with access control, `Grants.admits`.
+    """
+
+    admission: Admission
+    member: GroupMember | None
+    limits: FrameLimits
+    admits: Callable[..., bool] | None = None
+
+    def serves(self) -> bool:
+        """Whether this broker takes sends and offset commits now."""
+        return not self.admission.rejected and (self.member is None or self.member.takes_all)
+
+    def serves_pulls(self) -> bool:
+        """Whether this broker takes pulls now."""
+        return not self.admission.rejected and (self.member is None or self.member.serves_pulls)
+
+
 def plain_sends(
     context: SendContext,
-    admission: Admission,
-    member: GroupMember | None,
-    limits: FrameLimits,
-    admits: Callable[..., bool] | None = None,
+    rules: PlainRules,
     module: ModuleType | None = None,
 ) -> PlainSends:
-    """What takes plain sends for a broker: `hot/sends.py`, compiled unless a test passes the module.
-
-    member: the broker as one of a group. admits: with access control, `Grants.admits`.
-    """
+    """What takes plain sends for a broker: `hot/sends.py`, compiled unless a test passes the module."""
     module = module or hot_module("sends")
     store, in_flight, settings = context.store, context.in_flight, context.settings
 
@@ -112,11 +128,11 @@ def plain_sends(
 
     sends: PlainSends = module.Sends(
         context,
-        lambda: not admission.rejected and (member is None or member.takes_all),
-        limits,
+        rules.serves,
+        rules.limits,
         (SMALL_BYTES, UNFLUSHED_BYTES),
         lambda: confirmation_of(store, waits=True),
         put_soon,
-        admits,
+        rules.admits,
     )
     return sends
