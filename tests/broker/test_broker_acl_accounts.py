@@ -326,3 +326,33 @@ async def test_followers_copy_state_from_a_protected_leader(tmp_path: Path) -> N
         await master._access.reload()
         for code in (21, 43, 45, 201):
             assert (await group.call(master, code)).code == 0
+
+
+async def test_first_pull_of_a_group_is_parked_for_the_account_that_sent_it(tmp_path: Path) -> None:
+    """While a DLedger group stores a new consumer group, its connection sends a request of another account."""
+    write_accounts(tmp_path)
+    async with ledger_group(tmp_path / "group", acl_enable=True, acl_home=str(tmp_path)) as group:
+        master = await group.master()
+
+        async def signed(account: tuple[str, str], code: int, body: bytes | None = None, **ext: object) -> Command:
+            command = Command(code, ext={name: str(value) for name, value in ext.items()}, body=body)
+            v1(account)(command)
+            return await group.client.invoke(master.advertised_address, command, 30_000)
+
+        send = {
+            "producerGroup": "p", "topic": "Both", "defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "queueId": 0,
+            "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+        }  # fmt: skip
+        assert (await signed(ADMIN, RequestCode.SEND_MESSAGE, b"first", **send)).code == 0
+        fields = {
+            "consumerGroup": "New", "topic": "Both", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
+            "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*", "subVersion": 0,
+        }  # fmt: skip
+        pulling = asyncio.create_task(signed(USER, RequestCode.PULL_MESSAGE, **fields))
+        info = await asyncio.create_task(signed(ADMIN, RequestCode.GET_BROKER_RUNTIME_INFO))  # in the same write
+        assert info.code == 0
+        await group.until(lambda: master.long_polling.count, "the pull is not parked")
+        write_accounts(tmp_path, ACCOUNTS.replace("Both=PUB|SUB", "Both=PUB"))
+        await master._access.reload()
+        assert (await signed(ADMIN, RequestCode.SEND_MESSAGE, b"second", **send)).code == 0
+        assert refused(await pulling) == "No default permission for topic:Both"

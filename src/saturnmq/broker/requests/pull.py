@@ -70,15 +70,16 @@ def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | 
     """Serve 11: at once, or later if the request is parked, or too many are."""
     groups = ctx.groups
     if groups.journal is not None and request.ext.get("consumerGroup") not in groups.table:
-        return Later(_first_pull(ctx, connection, request))
+        return Later(_first_pull(ctx, connection, request, connection.attributes.get(CALLER)))
     return _pull(ctx, connection, request, may_park=True)
 
 
-async def _first_pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later:
+async def _first_pull(ctx: PullContext, connection: Connection, request: Command, caller: object) -> bytes | Later:
     """Serve the pull of a group that is not known yet: the DLedger group must have what it creates."""
     name = request.ext.get("consumerGroup", "")
     if group_problem(name) is None and ctx.groups.find(name, connection.remote_address) is not None:
         await ctx.groups.decided(name)
+    connection.attributes[CALLER] = caller  # a later request of the connection may be another account's
     return _pull(ctx, connection, request, may_park=True)
 
 
