@@ -191,11 +191,6 @@ class StoreSettings(UnusedStoreKeys):
         return self.index_entries_max or _INDEX_ENTRIES[self.profile]
 
     @property
-    def index_allocated(self) -> bool:
-        """Whether the blocks of an index file are reserved at creation: faster, but takes 420 MB at once (DUR-04)."""
-        return self.profile is StoreProfile.STANDARD
-
-    @property
     def reserve_bytes(self) -> int:
         """Size of the reserve file that is given up for state files when the disk is full (DUR-15)."""
         return _RESERVE_BYTES[self.profile]

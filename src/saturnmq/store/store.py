@@ -126,14 +126,7 @@ class MessageStore(StoreReader):
         )
         index = None
         if settings.message_index_enable:
-            index = MessageIndex(
-                settings.index_dir,
-                settings.index_slots,
-                settings.index_entries,
-                disk,
-                clock_ms,
-                allocate=settings.index_allocated,
-            )
+            index = MessageIndex(settings.index_dir, settings.index_slots, settings.index_entries, disk, clock_ms)
         super().__init__(settings, log, disk, queues, index)
         self.on_append: Callable[[str, int, QueueOffset, Sequence[Unit]], None] | None = None
         self.on_failure: Callable[[SaturnError], None] | None = None
