@@ -868,9 +868,11 @@ def test_flow_control_logs_first_and_every_thousandth_wait(
                     await until(lambda: inbox.assignments[-1]._waits > message.offset)  # noqa: B023
                     await message.ack()
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         run(work)
-    logged = [r.getMessage() for r in caplog.records if r.message.startswith("pull paused by flow control")]
+    paused = [record for record in caplog.records if record.message.startswith("pull paused by flow control")]
+    assert {record.levelno for record in paused} == {logging.INFO}, "a program without logging prints warnings"
+    logged = [record.getMessage() for record in paused]
     assert [text.partition("first=")[2] for text in logged] == [
         "0 last=0 messages=1 bytes=5 span=0 times=1",
         "1000 last=1000 messages=1 bytes=5 span=0 times=1001",

@@ -407,7 +407,7 @@ class AssignedQueue:
         self._waits += 1
         if self._waits % FLOW_LOG_EVERY == 1:
             it = self.generation.process_queue
-            logger.warning(
+            logger.info(  # no warning: any consumer that is slower than the broker comes here, once per queue
                 "pull paused by flow control group=%s queue=%s first=%d last=%d messages=%d bytes=%d span=%d times=%d",
                 self.host.group, self.queue, it.commit_offset, it.max_offset, len(it), it.body_bytes, it.span, self._waits,
             )  # fmt: skip
