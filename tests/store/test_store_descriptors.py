@@ -49,7 +49,8 @@ async def starved_store(root: Path) -> None:
     for body in sent[20:]:  # new queues too: their files cannot be created now
         put = store.put(message(body, properties=b"KEYS\x01k"))
         assert await store.wait_confirmed(put) is PutStatus.PUT_OK, "an honest send is acknowledged"
-        assert store.put(message(body, "Other")).status is PutStatus.PUT_OK
+        other = store.put(message(body, "Other"))
+        assert other.status is PutStatus.PUT_OK, other
     await until(lambda: any("no descriptor for store files" in text for text in seen))
     assert bodies(store) == sent
     refused = 0

@@ -398,6 +398,7 @@ def test_rebuild_advances_by_a_record_at_least_in_each_step(tmp_path: Path, monk
     assert store.index is not None and store.index_queue is not None
     store.index.clear()
     monkeypatch.setattr(index_queue, "SLICE_BYTES", 1)
+    monkeypatch.setattr(message_index, "_ITEMS_MAX", 1)
     monkeypatch.setattr(index_queue, "STEP_SECONDS", 0.0)  # each step ends after its first record
     store.index_queue.rebuild(PhysicalOffset(0))
     for left in (5, 4, 3, 2, 1):

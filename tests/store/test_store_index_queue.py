@@ -604,6 +604,33 @@ class IndexDisk(Disk):
         super().sync_folder(folder)
 
 
+class NoDescriptors(Disk):
+    """Creates no index file while connections hold all descriptors."""
+
+    starved = True
+
+    def create(self, path: Path, size_bytes: int, *, allocate: bool) -> int:
+        if self.starved and path.parent.name == "index":
+            raise OutOfDescriptors(f"cannot create {path}")
+        return super().create(path, size_bytes, allocate=allocate)
+
+
+async def test_index_waits_for_a_descriptor_and_rejects_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_queue, "_RETRY_S", 0.01)
+    store = opened(tmp_path, disk=(disk := NoDescriptors()), **BIG)
+    assert store.index_queue is not None
+    for number in range(3):
+        assert store.put(message(b"%d" % number, properties=b"KEYS\x01k")).status is PutStatus.PUT_OK
+        assert store.put_in_index() and not store.index_queue.put_all(), "they wait"
+    assert found(store, "k") == []
+    disk.starved = False
+    await until(lambda: complete(store))
+    assert found(store, "k") == [b"0", b"1", b"2"]
+    await store.stop()
+
+
 @pytest.mark.spec("DUR-06", "DUR-13")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("flush", list(FlushDiskType))

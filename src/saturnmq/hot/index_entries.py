@@ -1,14 +1,28 @@
 """Keys and entries of an index file: hashes of the keys of records, and entries with their slots.
 
-Does what `MessageIndex.put_many` and `IndexFile.put_many` do (store/index/), byte for byte. `index_entries.pxd` declares types for
-Cython.
+Does what `MessageIndex.put_many` and `IndexFile.put_many` do (store/index/), byte for byte. `add_records` reads records in the log,
+for an index that lags: it stops at anything that is no plain record in its place, which the reference (`IndexQueue`) reads. No
+length is trusted. `index_entries.pxd` declares types for Cython.
 
 Requirements: IX-02..IX-04.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
 from typing import Any
+
+from saturnmq.hot.numbers import int16, int32, int64
+from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.message import (
+    HOSTS_V6,
+    MESSAGE_MAGIC,
+    RECORD_FIXED_BYTES,
+    TIME_END_MS,
+    TOPIC_BYTES_MAX,
+    position_of,
+)
 
 _UNIQUE_KEY = b"UNIQ_KEY\1"
 _KEYS = b"KEYS\1"
@@ -21,6 +35,13 @@ _ENTRY_BYTES = 20
 _SECONDS_MAX = 0x7FFFFFFF
 _WAITING_BYTES = 100  # memory that a waiting record takes beside its properties
 _KEY_BYTES = 32  # what a further key weighs beside its text: 64 keys may have 127 bytes
+_RECORD_BYTES_MIN = RECORD_FIXED_BYTES
+_HEAD_BYTES = RECORD_FIXED_BYTES - 3
+_AT_PHYSICAL, _AT_SYS_FLAG = position_of("physical_offset"), position_of("sys_flag")
+_AT_STORE_MS, _AT_BODY_BYTES = position_of("store_timestamp"), position_of("body_bytes")
+_MAGIC, _V6, _TOPIC_BYTES_MAX = MESSAGE_MAGIC, HOSTS_V6, TOPIC_BYTES_MAX
+_TIME_END_MS = TIME_END_MS
+_TRANSACTION, _ROLLBACK = int(TRANSACTION_MASK), int(SysFlag.ROLLBACK)
 
 
 def add_hashes(
@@ -63,6 +84,64 @@ def add_hashes(
             items.append((value, physical_offset, store_ms))
             words += 1
     return True
+
+
+def add_records(
+    items: list[tuple[int, int, int]],
+    data: Any,
+    piece: tuple[int, int],
+    at: int,
+    skips_first: bool,
+    prefix_of: Callable[[bytes], int],
+    words_max: int,
+    items_max: int,
+    until: float,
+) -> int:
+    """As `add_hashes`, for the plain records in the log from position `at` on; returns that of the last one, -1 if there is none.
+
+    data: a part of the log, which begins and ends at the positions in `piece`. skips_first: the first record is indexed already. It
+    ends when there are items_max items, or at time.monotonic() `until`: pages that are not in memory take long.
+    """
+    start, end = piece
+    last = -1
+    topic = b""
+    prefix = 0
+    while at + _RECORD_BYTES_MIN <= end and len(items) < items_max:
+        head = data[at - start : at - start + _HEAD_BYTES]
+        size, body_bytes, flag = int32(head, 0), int32(head, _AT_BODY_BYTES), int32(head, _AT_SYS_FLAG)
+        store_ms = int64(head, _AT_STORE_MS)
+        if (
+            int32(head, 4) != _MAGIC
+            or size < _RECORD_BYTES_MIN
+            or at + size > end
+            or int64(head, _AT_PHYSICAL) != at
+            or flag & _V6
+            or store_ms < 0
+            or store_ms >= _TIME_END_MS
+            or body_bytes < 0
+            or body_bytes > size - _RECORD_BYTES_MIN
+        ):
+            break
+        tail = data[at - start + _HEAD_BYTES + body_bytes : at - start + size]
+        topic_bytes = tail[0]
+        properties_at = topic_bytes + 3
+        if topic_bytes > _TOPIC_BYTES_MAX or properties_at > len(tail):
+            break
+        if int16(tail, topic_bytes + 1) != len(tail) - properties_at:
+            break
+        if flag & _TRANSACTION != _ROLLBACK and not (skips_first and last < 0):
+            name = tail[1 : topic_bytes + 1]
+            if name != topic:
+                if not name.isascii():
+                    break
+                topic, prefix = name, prefix_of(name)
+            if not add_hashes(items, prefix, tail[properties_at:], at, store_ms, words_max):
+                break
+        last = at
+        at += size
+        if monotonic() >= until:
+            break
+    return last
 
 
 def weight_of(properties: bytes, words_max: int) -> int:

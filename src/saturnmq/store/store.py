@@ -52,7 +52,7 @@ from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.record_sums import Sum
 from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue, ReadLog
-from saturnmq.store.index.message_index import MessageIndex, Record
+from saturnmq.store.index.message_index import LogPiece, MessageIndex, Record
 from saturnmq.store.log.commit_log import plain_log
 from saturnmq.store.log.log import AppendRefused, Group, Log, Position, Space, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
@@ -97,7 +97,8 @@ class MessageStore(StoreReader):
 
     - on_append(topic, queue id, queue offset, units): messages became visible, from this offset on.
     - on_failure(error): called once, when the store stops accepting messages because the disk failed.
-    - read_log(offset): the messages of the log from there on, for an index that lags or is rebuilt.
+    - read_log(offset): the messages of the log from there on, for an index that lags or is rebuilt. log_piece: as `IndexSource`
+      says.
     - replay_from(dispatched): the position from which recovery must read the log for what depends on it besides queues and index.
     - bit_map(topic, encoded properties): filter bits of a message for the consume queue's extension, if that is on (CQ-14);
       None means no bits. Must be set before `open`.
@@ -150,6 +151,7 @@ class MessageStore(StoreReader):
         self._dispatched = PhysicalOffset(0)
         skipped = SkipLog()
         self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self._dispatched, skipped)
+        self.log_piece: LogPiece | None = self.log.piece_at
         self._maintenance = Maintenance(self)
         self.scrub = self._maintenance.scrub
         self._lock = LockFile(settings.root / "lock")

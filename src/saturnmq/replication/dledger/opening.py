@@ -110,6 +110,7 @@ def _attach(
     assert node is not None
     committed = files.entry(node.committed) if node.committed >= 0 else None
     quarantined, skipped = Quarantine(), SkipLog()  # of the index when it lags or is rebuilt, which reads the log again
+    store.log_piece = None  # entries have headers
     store.read_log = lambda offset: _dispatched_messages(
         store, raft_log, raft_log.entry_pos(max(offset, raft_log.first_position)), quarantined, skipped
     )

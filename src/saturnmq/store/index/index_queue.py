@@ -23,10 +23,10 @@ from typing import Final, Protocol
 
 from saturnmq.hot.index_entries import weigh, weight_of
 from saturnmq.log_limit import LogLimit
-from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
+from saturnmq.protocol.errors import CorruptRecord, OutOfDescriptors, SaturnError, StoreError
 from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, is_indexed
+from saturnmq.store.index.message_index import WORDS_MAX, LogPiece, MessageIndex, Record, is_indexed
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,13 @@ Raises CorruptRecord if it cannot be read on.
 
 
 class IndexSource(Protocol):
-    """The store of the records. dispatched: physical offset up to which they were queued. failure: why it is not written to."""
+    """The store of the records. dispatched: physical offset up to which they were queued. failure: why it is not written to.
+
+    log_piece: see `LogPiece`; None if there is more than records in the log.
+    """
 
     read_log: ReadLog
+    log_piece: LogPiece | None
     failure: SaturnError | None
 
     @property
@@ -120,8 +124,7 @@ class IndexQueue:
     def put_all(self) -> bool:
         """Add all waiting records now, however long that takes; False if the disk rejects them or the index lags."""
         while self._waiting:
-            self._step(STEP_SECONDS)
-            if self.refusal:
+            if not self._step(STEP_SECONDS):
                 return False
         return self._reading is None
 
@@ -148,8 +151,7 @@ class IndexQueue:
     async def finish(self) -> None:
         """Add all waiting records in steps, unless the disk rejects them."""
         while self._waiting:
-            self._step(STEP_SECONDS)
-            if self.refusal:
+            if not self._step(STEP_SECONDS):
                 break
             await asyncio.sleep(0)
         self.cancel()
@@ -205,7 +207,8 @@ class IndexQueue:
             self._lag()
         return not self.refusal
 
-    def _step(self, seconds: float) -> None:
+    def _step(self, seconds: float) -> bool:
+        """Add waiting records for this CPU time; False if they cannot be added now."""
         paced = _running_loop() is not None
         began = thread_time()
         try:
@@ -215,9 +218,10 @@ class IndexQueue:
                     break
         except (StoreError, OSError) as error:
             self._refuse(error)
-            return
+            return False
         self.refusal = ""
         self._pause(began)
+        return True
 
     def _put_slice(self) -> None:
         waiting = self._waiting
@@ -228,37 +232,17 @@ class IndexQueue:
 
     def _catch_up(self, reading: _Reading) -> None:
         """Index a part of the log."""
-        began, dispatched = thread_time(), self._source.dispatched
-        until, begin, latest = began + STEP_SECONDS, reading.at, monotonic() + _COLD_STEP_S
-        stored_ms = self._index.last_update.time_ms
-        records: list[Record] = []
-        weight = 0
+        began, dispatched, latest = thread_time(), self._source.dispatched, monotonic() + _COLD_STEP_S
         try:
-            try:
-                for message in self._source.read_log(begin):
-                    at = message.physical_offset
-                    if at >= dispatched:
-                        break
-                    if reading.is_indexed and at <= begin:
-                        continue
-                    stored_ms = mend_time(message, stored_ms)
-                    if is_indexed(message.sys_flag):
-                        records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
-                    weight += weight_of(message.properties_raw, WORDS_MAX)
-                    is_late = monotonic() >= latest
-                    if not is_late and weight < SLICE_BYTES:
-                        continue  # thread_time is a system call, too expensive for each message
-                    self._index.put_many(records)
-                    records, weight, reading.at, reading.is_indexed = [], 0, at, True
-                    if is_late or thread_time() >= until:
-                        self.refusal = ""
-                        self._pause(began)
-                        return
-            except CorruptRecord as error:
-                self._reads = False
-                log.error("index incomplete from offset=%s until the next start reason=%s", reading.at, error)
-                return
-            self._index.put_many(records)
+            while self._index_part(reading, dispatched, latest):
+                if monotonic() >= latest or thread_time() >= began + STEP_SECONDS:
+                    self.refusal = ""
+                    self._pause(began)
+                    return
+        except CorruptRecord as error:
+            self._reads = False
+            log.error("index incomplete from offset=%s until the next start reason=%s", reading.at, error)
+            return
         except (StoreError, OSError) as error:
             self._refuse(error)
             self._schedule(_RETRY_S)
@@ -268,7 +252,39 @@ class IndexQueue:
         if reading.end_line:
             log.warning("%s dispatched=%s", reading.end_line, dispatched)
 
+    def _index_part(self, reading: _Reading, dispatched: PhysicalOffset, latest: float) -> bool:
+        """Index some records, until time.monotonic() `latest` at most; False if no record is left."""
+        begin, again, log_piece = reading.at, reading.is_indexed, self._source.log_piece
+        if log_piece is not None:
+            last = self._index.put_from_log(log_piece, begin, dispatched, latest, again=again)
+            if last > begin or (last == begin and not again):
+                reading.at, reading.is_indexed = last, True
+                return True
+        stored_ms = self._index.last_update.time_ms
+        records: list[Record] = []
+        weight = 0
+        for message in self._source.read_log(begin):
+            at = message.physical_offset
+            if at >= dispatched:
+                break
+            if again and at <= begin:
+                continue
+            stored_ms = mend_time(message, stored_ms)
+            if is_indexed(message.sys_flag):
+                records.append((message.topic, message.properties_raw, at, message.store_timestamp_ms))
+            weight += weight_of(message.properties_raw, WORDS_MAX)
+            if weight >= SLICE_BYTES or monotonic() >= latest:
+                self._index.put_many(records)
+                reading.at, reading.is_indexed = at, True
+                return True
+        self._index.put_many(records)
+        return False
+
     def _refuse(self, error: Exception) -> None:
+        """Let messages be rejected. Not if descriptors are missing: connections take those, and records may wait for a free one."""
+        if isinstance(error, OutOfDescriptors):
+            self._schedule(_RETRY_S)
+            return
         if not self.refusal:
             log.error("index append failed, messages rejected until it succeeds reason=%s", error)
         self.refusal = f"the message index cannot grow: {error}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
-from saturnmq.protocol.offsets import PhysicalOffset
+from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.protocol.properties import keys_of
 from saturnmq.slices import Steps, completed
 from saturnmq.store.files.disk import Disk
@@ -26,12 +27,16 @@ from saturnmq.store.index.index_file import COMPILED, NAME_DIGITS, IndexFile, In
 log = logging.getLogger(__name__)
 
 WORDS_MAX: Final = 64  # words of KEYS under which a record is indexed; a sender must not decide how much work it causes
+_ITEMS_MAX: Final = 512  # keys that are hashed before they are written
 QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # valid years of a file name; the name after the last must still be a valid time
 _ROLLBACK: Final = int(SysFlag.ROLLBACK)
 
 Record = tuple[str, bytes, PhysicalOffset, int]  # topic, properties, physical offset, store time in Unix ms
+
+LogPiece = Callable[[PhysicalOffset], tuple[int, int, mmap.mmap | bytes]]
+"""Start and end of the part of the log that holds an offset, and its bytes: records one behind the other (`Log.piece_at`)."""
 
 
 class Synced(NamedTuple):
@@ -245,6 +250,30 @@ class MessageIndex:
                 hashed += [(key_hash(prefix, key), physical_offset, store_ms) for key in keys_of(raw, WORDS_MAX)]
         if hashed:
             self._put_plain(hashed)
+
+    def put_from_log(
+        self, log_piece: LogPiece, at: PhysicalOffset, end: PhysicalOffset, until: float, *, again: bool
+    ) -> PhysicalOffset:
+        """Index plain records of the log from `at` on, about _ITEMS_MAX keys, until time.monotonic() `until` at most.
+
+        Returns the position of the last one that is indexed now; -1 if the first one is not plain, or nothing is compiled. again:
+        the first one is indexed. Raises CorruptRecord, DiskFull and StoreError.
+        """
+        if COMPILED is None:
+            return NO_PHYSICAL_OFFSET
+        start, stop, data = log_piece(at)
+        if not start <= at < stop:
+            return NO_PHYSICAL_OFFSET
+        items: list[tuple[int, int, int]] = []
+        piece = start, min(stop, end)
+        last: int = COMPILED.add_records(items, data, piece, at, again, self._prefix_of, WORDS_MAX, _ITEMS_MAX, until)
+        if items:
+            self._put_plain(items)
+        return PhysicalOffset(last)
+
+    def _prefix_of(self, topic: bytes) -> int:
+        name = topic.decode()
+        return self._prefixes.get(name) or self._new_prefix(name)
 
     def _put_plain(self, items: list[tuple[int, int, int]]) -> None:
         """Append (hash, physical offset, store time) items, one per key, ordered by offset. Raises DiskFull, StoreError."""
