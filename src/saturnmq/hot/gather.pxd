@@ -8,6 +8,7 @@ cdef Py_ssize_t _SIGN, _SPAN
 
 cdef class Gathering:
     cdef bytes _units
+    cdef object _file
     cdef const unsigned char[::1] _data
     cdef readonly list ranges
     cdef readonly Py_ssize_t total, count, scanned
@@ -17,6 +18,13 @@ cdef class Gathering:
 
     @cython.locals(outcome=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
     cpdef bint gather(self, log, frozenset codes, Py_ssize_t max_count, Py_ssize_t on_disk, tuple in_disk, tuple in_memory) except -1
+
+    cdef int _end_range(self, Py_ssize_t start) except -1
+
+    cpdef list views(self)
+
+    @cython.locals(target="unsigned char[::1]", source="const unsigned char[::1]", at=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t)
+    cpdef bytearray frame(self, bytes head)
 
     @cython.locals(at=Py_ssize_t, last_code=Py_ssize_t, code=Py_ssize_t, matches=bint, units=bytes, physical=Py_ssize_t, size=Py_ssize_t, head=Py_ssize_t)
     cdef Py_ssize_t _scan(self, Py_ssize_t start, Py_ssize_t end, frozenset codes) except -1

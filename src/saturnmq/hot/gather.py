@@ -31,19 +31,20 @@ _DONE, _ELSEWHERE, _ODD = range(3)  # how `_scan` ends: finished, the next recor
 class Gathering:
     """A read of units, and what it has found.
 
-    ranges: (begin, end) of contiguous records in the log. count, total: records and their bytes. scanned: units that were looked
-    at. behind: whether the last one points to a record before the position `on_disk`.
+    ranges: contiguous records: the mapped file (or bytes) that has them, and their begin and end in it. count, total: records and
+    their bytes. scanned: units that were looked at. behind: whether the last one points to a record before the position `on_disk`.
     """
 
     def __init__(self, units: bytes, queue_id: int, offset: int) -> None:
         self._units, self._queue_id, self._offset = units, queue_id, offset
-        self.ranges: list[tuple[int, int]] = []
+        self.ranges: list[tuple[Any, int, int]] = []
         self.total = self.count = self.scanned = 0
         self.behind = False
-        self._begin = self._end = -1  # of the last range
+        self._begin = self._end = -1  # of the last range, in the log
         self._at = 0  # of the next unit
         self._physical = 0
-        self._data: Any = b""  # of the file that `_scan` looks at
+        self._file: Any = b""  # that `_scan` looks at
+        self._data: Any = b""  # its bytes
         self._max_count = self._on_disk = self._first = 0
         self._disk_bytes = self._disk_count = self._memory_bytes = self._memory_count = 0
 
@@ -64,16 +65,45 @@ class Gathering:
         self._max_count, self._on_disk, self._first = max_count, on_disk, log.first_position
         self._disk_bytes, self._disk_count = in_disk
         self._memory_bytes, self._memory_count = in_memory
+        start = 0
         outcome = self._scan(0, 0, codes)
         while outcome == _ELSEWHERE:
-            start, end, self._data = log.piece_at(self._physical)  # once per file
+            self._end_range(start)
+            start, end, self._file = log.piece_at(
+                self._physical
+            )  # once per file: it asks the system for the file's length
+            self._data = self._file
             if not start <= self._physical < end:
                 return False
             outcome = self._scan(start, end, codes)
-        self._data = b""
-        if self._begin >= 0:
-            self.ranges.append((self._begin, self._end))
+        self._end_range(start)
+        self._file = self._data = b""
         return outcome == _DONE
+
+    def _end_range(self, start: int) -> None:
+        """Note the last range, in the file whose bytes begin at this position of the log."""
+        if self._begin >= 0:
+            self.ranges.append((self._file, self._begin - start, self._end - start))
+        self._begin = self._end = -1
+
+    def views(self) -> list[memoryview]:
+        """The bytes of the ranges."""
+        return [memoryview(file)[begin:end] for file, begin, end in self.ranges]
+
+    def frame(self, head: bytes) -> bytearray:
+        """The head of an answer, and the records."""
+        answer = bytearray(len(head) + self.total)
+        target: Any = answer
+        latest: Any = head
+        source: Any = head
+        at = len(head)
+        target[:at] = source[:at]
+        for file, begin, end in self.ranges:
+            if file is not latest:
+                latest = source = file
+            target[at : at + end - begin] = source[begin:end]
+            at += end - begin
+        return answer
 
     def _scan(self, start: int, end: int, codes: frozenset[int] | None) -> int:
         """Go on with the units while their records lie in `_data`, the bytes of the log from start to end."""
@@ -114,8 +144,7 @@ class Gathering:
                 if self._end == physical:
                     self._end = physical + size
                 else:
-                    if self._begin >= 0:
-                        self.ranges.append((self._begin, self._end))
+                    self._end_range(start)
                     self._begin, self._end = physical, physical + size
                 self.total += size
                 self.count += 1

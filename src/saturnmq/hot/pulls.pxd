@@ -12,7 +12,7 @@ cdef class Pulls:
     cdef str _own_group
     cdef dict _counts
 
-    @cython.locals(at=Py_ssize_t, header=PullHeader, began_ns=Py_ssize_t, gathering=Gathering, answer=bytes)
+    @cython.locals(at=Py_ssize_t, header=PullHeader, began_ns=Py_ssize_t, gathering=Gathering, answer=bytearray)
     cpdef Py_ssize_t feed(self, bytes data, double until, connection) except -1
 
     cpdef dict finish(self)
@@ -20,5 +20,5 @@ cdef class Pulls:
     @cython.locals(header=PullHeader, group=str, topic=str, queue_id=Py_ssize_t, offset=Py_ssize_t, count=Py_ssize_t, gathering=Gathering, codes=frozenset)
     cdef Gathering _gathered(self, connection)
 
-    @cython.locals(header=PullHeader, group=str, topic=str, queue_id=Py_ssize_t, views=list)
-    cdef bytes _answer(self, Gathering gathering, Py_ssize_t elapsed_ns, connection)
+    @cython.locals(header=PullHeader, group=str, topic=str, queue_id=Py_ssize_t)
+    cdef bytearray _answer(self, Gathering gathering, Py_ssize_t elapsed_ns, connection)

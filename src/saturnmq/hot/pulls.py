@@ -5,7 +5,7 @@
 A pull is plain (see `pull_header`) if messages for it are there, in the page cache, in a queue without extension, and its filter is
 made of tags codes. `Pulls.feed` takes these; the first frame that is anything else, a pull that must wait among them, ends it, and
 the reference implementation (`broker/requests/pull.py`) handles it. A client notices no difference. Rules are the reference's:
-`check` decides whether the client may pull and with which filter, `count` keeps the statistics, `encode` writes the answer.
+`check` decides whether the client may pull and with which filter, `count` keeps the statistics, `encode` makes the answer's head.
 
 Until it is sure that a pull is plain, nothing is changed, so that the reference can begin again.
 
@@ -135,7 +135,7 @@ class Pulls:
         is_plain = gathering.gather(log, codes, count, log.end - store.memory_bytes, in_disk, in_memory)
         return gathering if is_plain and gathering.count > 0 else None
 
-    def _answer(self, gathering: Gathering, elapsed_ns: int, connection: Any) -> bytes:
+    def _answer(self, gathering: Gathering, elapsed_ns: int, connection: Any) -> bytearray:
         """Commit the offset that the pull carries, count the pull, and encode the answer."""
         header, context, store = self._header, self._context, self._store
         group, topic, queue_id = header.group, header.topic, header.queue_id
@@ -146,11 +146,12 @@ class Pulls:
             and group != self._own_group
         ):
             context.offsets.set(topic, group, queue_id, header.commit_offset, connection.remote_address)
-        views = store.views(gathering.ranges)
-        self._count(context, topic, group, queue_id, views[-1], gathering.count, gathering.total, elapsed_ns)
+        file, begin, end = gathering.ranges[-1]
+        last = memoryview(file)[begin:end]
+        self._count(context, topic, group, queue_id, last, gathering.count, gathering.total, elapsed_ns)
         queue = store.queues.by_key[topic, queue_id]
         offsets = header.offset + gathering.scanned, queue.min_offset, queue.max_offset
-        answer: bytes = self._encode(
-            _SERIALIZATIONS[header.serialization], header.opaque, group, gathering.behind, offsets, views
+        serialization = _SERIALIZATIONS[header.serialization]
+        return gathering.frame(
+            self._encode(serialization, header.opaque, group, gathering.behind, offsets, gathering.total)
         )
-        return answer

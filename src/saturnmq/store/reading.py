@@ -288,7 +288,7 @@ class StoreReader(ABC):
         gathering = COMPILED.Gathering(units, queue_id, result.next_offset)  # type: ignore[union-attr]
         if not units or not gathering.gather(self.log, codes, max_count, self.log.end - self.memory_bytes, *limits):
             return False
-        result.buffers = self.views(gathering.ranges)
+        result.buffers = gathering.views()
         if gathering.count:
             result.status = GetStatus.FOUND
         result.total_bytes, result.count = gathering.total, gathering.count

@@ -14,7 +14,7 @@ from saturnmq.broker.requests.context import OffsetContext, PullContext, SendCon
 from saturnmq.broker.requests.offsets import check_commit
 from saturnmq.broker.requests.plain_sends import GroupMember, PlainRules, plain_sends
 from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull, next_broker
-from saturnmq.broker.requests.pull_answer import encoded
+from saturnmq.broker.requests.pull_answer import frame_head
 from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
@@ -124,16 +124,16 @@ def plain_pulls(
     """What takes plain pulls: `hot/pulls.py`, compiled unless a test passes the module."""
     module = module or hot_module("pulls")
 
-    def with_messages(
+    def head_of(
         serialization: Serialization,
         opaque: int,
         group: str,
         is_behind: bool,
         offsets: tuple[int, int, int],
-        buffers: list[memoryview],
+        body_bytes: int,
     ) -> bytes:
         broker_id = next_broker(context, group, is_behind=is_behind)
-        return encoded(serialization, opaque, ResponseCode.SUCCESS, GetStatus.FOUND, broker_id, offsets, buffers)
+        return frame_head(serialization, opaque, ResponseCode.SUCCESS, GetStatus.FOUND, broker_id, offsets, body_bytes)
 
     pulls: PlainSends = module.Pulls(
         context,
@@ -143,7 +143,7 @@ def plain_pulls(
         TRANSACTION_GROUP,
         checked,
         count_pull,
-        with_messages,
+        head_of,
         rules.admits,
     )
     return pulls

@@ -44,24 +44,25 @@ def frame(
     buffers: Sequence[bytes | memoryview] = (),
 ) -> bytes:
     """Encode the response to a request. offsets: next, min and max of the queue. buffers: pieces of the body."""
-    return encoded(request.serialization, request.opaque, code, remark, broker_id, offsets, buffers)
+    body_bytes = sum(map(len, buffers))
+    head = frame_head(request.serialization, request.opaque, code, remark, broker_id, offsets, body_bytes)
+    return b"".join((head, *buffers))
 
 
-def encoded(
+def frame_head(
     serialization: Serialization,
     opaque: int,
     code: int,
     remark: str,
     broker_id: int,
     offsets: tuple[int, int, int],
-    buffers: Sequence[bytes | memoryview],
+    body_bytes: int,
 ) -> bytes:
-    """As `frame`, for a request of this serialization and opaque."""
-    body_bytes = sum(map(len, buffers))
+    """What precedes the body in the response to a request of this serialization and opaque; see `frame`."""
     if serialization is _JSON:
         header = _json_pattern(code, remark, broker_id) % (opaque, *offsets)
         size = len(header)
-        return b"".join((_PREFIX.pack(4 + size + body_bytes, size), header, *buffers))
+        return _PREFIX.pack(4 + size + body_bytes, size) + header
     before, middle, to_next, to_min, to_max, fixed_bytes = _binary_parts(code, remark, broker_id)
     following, low, high = [b"%d" % offset for offset in offsets]
     ext_bytes = fixed_bytes + len(following) + len(low) + len(high)
@@ -69,7 +70,6 @@ def encoded(
     return b"".join((
         _PREFIX.pack(4 + size + body_bytes, _BINARY_WORD | size), before, _I32.pack(opaque), middle, _I32.pack(ext_bytes),
         to_next, _LENGTHS[len(following)], following, to_min, _LENGTHS[len(low)], low, to_max, _LENGTHS[len(high)], high,
-        *buffers,
     ))  # fmt: skip
 
 
