@@ -17,6 +17,7 @@ a new client id; consumers and pullers must be created in the child.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -159,6 +160,10 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
 
     @copied(AsyncClient.listener)
     def listener(self, *args: Any, **options: Any) -> Callable[[H], H]:
+        if callable(on_start := options.get("on_start")):
+            blocking_start = adapt(on_start, {Consumer: AsyncConsumer})
+            options["on_start"] = lambda consumer: asyncio.to_thread(blocking_start, consumer)
+
         def decorator(inner: AsyncClient) -> Callable[[Any], Any]:
             return inner.listener(*args, **options)
 

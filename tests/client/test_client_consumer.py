@@ -902,7 +902,7 @@ def test_verdict_given_by_the_handler_itself_overrides_its_result(
     assert [r.getMessage().partition(" ")[0] for r in caplog.records if r.levelname == "WARNING"] == ["handler"]
 
 
-@pytest.mark.spec("API-16", "API-27", "UPG-14")
+@pytest.mark.spec("API-16", "API-27", "UPG-14", "SPR-10")
 async def test_sigterm_drains_handlers_stores_offsets_and_leaves_the_group(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
         one_queue(c)

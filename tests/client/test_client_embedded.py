@@ -73,7 +73,7 @@ class Order:
     total: float
 
 
-@pytest.mark.spec("API-08", "API-12", "PR-21")
+@pytest.mark.spec("API-08", "API-12", "PR-21", "SPR-03")
 async def test_sharded_messages_stay_in_order_in_one_queue() -> None:
     async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
         async with client.producer("p", codec=json_codec(Order)) as out:

@@ -192,7 +192,7 @@ async def test_reply_is_sent_through_the_broker_of_the_request(cluster: Any) -> 
                     )
 
 
-@pytest.mark.spec("RR-01", "RR-03", "API-11", "API-16")
+@pytest.mark.spec("RR-01", "RR-03", "API-11", "API-16", "SPR-04")
 def test_listener_return_value_is_sent_as_the_reply(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with (

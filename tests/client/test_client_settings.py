@@ -262,7 +262,7 @@ def test_argument_overrides_url_overrides_environment() -> None:
     assert Client.from_env(environment, name_servers="a:2").settings.name_servers == ("a:2",)
 
 
-@pytest.mark.spec("API-03")
+@pytest.mark.spec("API-03", "SPR-01")
 def test_settings_are_read_from_environment_and_toml() -> None:
     environment = {"NAMESRV_ADDR": "a:1", "SATURNMQ_ACCESS_KEY": "ak", "SATURNMQ_SECRET_KEY": "sk",
                    "SATURNMQ_NAMESPACE": "shop", "SATURNMQ_TIMEOUT": "1.5"}  # fmt: skip

@@ -194,7 +194,7 @@ def test_ctrl_c_interrupts_a_waiting_sync_call(url: str, request: pytest.Fixture
         assert client.topic_exists("TBW102"), "the client still works"
 
 
-@pytest.mark.spec("API-31")
+@pytest.mark.spec("API-31", "SPR-10")
 def test_script_without_stop_still_exits(url: str) -> None:
     code = f"import saturnmq.sync as s; c = s.Client.from_url({url!r}); c.start(); print(c.topic_exists('TBW102'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -112,7 +112,7 @@ def test_sync_listener_settles_by_result_and_by_blocking_calls(url: str) -> None
         assert sum(client.puller().max_offset(one) for one in dead) == 1
 
 
-@pytest.mark.spec("API-31", "CC-03")
+@pytest.mark.spec("API-31", "CC-03", "SPR-04")
 def test_sync_listener_takes_batches_and_answers_requests(url: str) -> None:
     with sync.Client.from_url(url) as client:
         queue = fill(client, "SyncBatch", *(b"%d" % n for n in range(4)))
@@ -192,7 +192,7 @@ def test_second_interrupt_leaves_stuck_sync_handlers(url: str, handle_signals: b
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
-@pytest.mark.spec("API-31", "API-27")
+@pytest.mark.spec("API-31", "API-27", "SPR-10")
 def test_sigterm_ends_a_sync_run_that_handles_signals(url: str) -> None:
     with sync.Client.from_url(url) as client:
         queue = fill(client, "SyncTerm", b"x")

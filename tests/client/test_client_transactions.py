@@ -222,7 +222,7 @@ async def ask(c: Any, command: Command) -> None:
     c.broker.connections[0].invoke_oneway(command)
 
 
-@pytest.mark.spec("TX-09", "API-14")
+@pytest.mark.spec("TX-09", "API-14", "SPR-05")
 @pytest.mark.parametrize("state", list(TransactionState))
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_transaction_check_is_answered_with_the_callbacks_verdict(
@@ -250,7 +250,7 @@ async def test_transaction_check_is_answered_with_the_callbacks_verdict(
             assert seen == [("body", "ID", 1, kind == "async")]
 
 
-@pytest.mark.spec("PRC-10")
+@pytest.mark.spec("PRC-10", "SPR-05")
 async def test_plain_checks_run_in_the_given_executor(cluster: Any) -> None:
     names: set[str] = set()
 
@@ -333,7 +333,7 @@ async def test_stopping_a_rejected_producer_keeps_the_checks_of_its_group(cluste
 # against SaturnMQ's broker
 
 
-@pytest.mark.spec("TX-01", "TX-09", "API-14")
+@pytest.mark.spec("TX-01", "TX-09", "API-14", "SPR-05")
 async def test_commit_rollback_and_check_end_to_end() -> None:
     asked: list[str] = []
 

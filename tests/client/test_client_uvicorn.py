@@ -61,6 +61,7 @@ def uvicorn(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]
         limit.join()
 
 
+@pytest.mark.spec("SPR-09", "SPR-10")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_uvicorn_application_with_listeners_stops_on_a_signal(
     saturn_broker: BrokerFixture, saturn_topic: str, saturn_group: str, tmp_path: Path, number: signal.Signals

@@ -40,6 +40,7 @@ from saturnmq.client.consumer.listener import (
     Feeder,
     Handler,
     ListenerSpec,
+    OnStart,
     Retry,
     concurrency_problem,
     make_spec,
@@ -268,6 +269,8 @@ class Client(FromSettings):
         retry: Retry = DEFAULT_RETRY,
         time_limit: float = TIME_LIMIT_S,
         codec: Codec[Any] | None = None,
+        enabled: bool = True,
+        on_start: OnStart | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
         """Decorator that registers a message handler, which `run` calls. A plain function runs in threads of the listener.
@@ -286,6 +289,10 @@ class Client(FromSettings):
         the annotation Message[T] or Batch[T]: bytes, str, or JSON for any other T. options: those of `consumer`, such as
         ordered=True; they override what the listener derives. Raises ConfigError or MessageRefused for bad values.
 
+        enabled: False registers the listener without running it, so that a setting can switch it off. on_start: a function or
+        coroutine function that `run` calls with the consumer when it has joined its group, before the first message is handled;
+        it may seek, pause queues or keep the consumer, whose `lag` and `pause` others then call. An error of it ends `run`.
+
         Example:
             @client.listener("orders", group="search", concurrency=32, retry=Retry(max_times=16))
             async def index(message: Message[Order]) -> Ack:
@@ -297,7 +304,20 @@ class Client(FromSettings):
         consumer_settings(group, options, self._settings.instance)
 
         def decorate(handler: H) -> H:
-            spec = make_spec(handler, topic, group, topic_filter, concurrency, batch, retry, time_limit, codec, options)
+            spec = make_spec(
+                handler,
+                topic,
+                group,
+                topic_filter,
+                concurrency,
+                batch,
+                retry,
+                time_limit,
+                codec,
+                enabled,
+                on_start,
+                options,
+            )
             self._listeners.append(spec)
             return handler
 
@@ -308,7 +328,8 @@ class Client(FromSettings):
 
         drain_timeout: seconds for running handlers to finish; a second cancellation or signal cancels them at once. Unfinished
         messages are redelivered. handle_signals: shut down on SIGTERM and SIGINT too; leave it off inside a server such as
-        uvicorn, which handles them itself. Raises ConfigError if there is no listener, and the error of a listener that failed.
+        uvicorn, which handles them itself. Listeners with enabled=False are left out. Raises ConfigError if there is no listener,
+        and the error of a listener that failed.
 
         Example:
             async def main() -> None:
@@ -327,6 +348,7 @@ class Client(FromSettings):
                 self.consumer(spec.group, codec=spec.codec, **spec.consumer_options),
             )
             for spec in self._listeners
+            if spec.enabled
         ]
         self._feeders += feeders
         try:

@@ -3,7 +3,7 @@
 Each handler has one consumer and `concurrency` worker tasks. Coroutine handlers run on the event loop, plain functions in threads
 of their own. A handler takes one message, or with `batch` those that have arrived, up to that number.
 
-Requirements: API-08, API-11, API-16, API-19, API-27, CA-02, CC-03, PRC-12.
+Requirements: API-08, API-11, API-16, API-19, API-27, CA-02, CC-03, PRC-12, SPR-01, SPR-09.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from saturnmq.tasks import cancel
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Message[Any]], Any] | Callable[[Batch[Any]], Any]
+OnStart = Callable[[Consumer[Any]], Any]
 TIME_LIMIT_S: Final = 900.0
 BATCH_MAX: Final = 1024
 CONCURRENCY_MAX: Final = 1000
@@ -64,7 +65,10 @@ DEFAULT_RETRY: Final = Retry()
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """A registered handler and its options. batch: how many messages it takes at most; None: one message, not in a list."""
+    """A registered handler and its options.
+
+    batch: how many messages it takes at most; None: one message, not in a list. enabled: whether `Client.run` runs it.
+    """
 
     topic: str
     group: str
@@ -75,6 +79,8 @@ class ListenerSpec:
     retry: Retry
     time_limit: float
     codec: Codec[Any]
+    enabled: bool
+    on_start: OnStart | None
     options: ConsumerOptions
 
     @property
@@ -151,6 +157,8 @@ def make_spec(
     retry: Retry,
     time_limit: float,
     codec: Codec[Any] | None,
+    enabled: bool,
+    on_start: OnStart | None,
     options: ConsumerOptions,
 ) -> ListenerSpec:
     """Build a validated spec; the codec defaults to the one for the handler's annotation. Raises ConfigError."""
@@ -166,10 +174,16 @@ def make_spec(
             )
     if not 0 < time_limit <= 86_400:
         problems.append(f"time_limit is {time_limit!r}, must be 0..86400 seconds")
+    if not isinstance(enabled, bool):
+        problems.append(f"enabled is {enabled!r:.40}, must be True or False")
+    if on_start is not None and not callable(on_start):
+        problems.append(f"on_start is {type(on_start).__name__}, must be a function of the consumer")
     if problems:
         raise ConfigError(problems)
     chosen = codec or codec_for(value_type(handler))
-    return ListenerSpec(topic, group, handler, topic_filter, concurrency, batch, retry, time_limit, chosen, options)
+    return ListenerSpec(
+        topic, group, handler, topic_filter, concurrency, batch, retry, time_limit, chosen, enabled, on_start, options
+    )
 
 
 class Feeder:
@@ -192,9 +206,13 @@ class Feeder:
         self._error: BaseException | None = None
 
     async def start(self) -> None:
-        """Subscribe, join the group and start the workers."""
+        """Subscribe, join the group, call `on_start` and start the workers."""
         await self.consumer.subscribe(self.spec.topic, self.spec.filter)
         await self.consumer.start()
+        if self.spec.on_start is not None:
+            outcome = self.spec.on_start(self.consumer)
+            if inspect.isawaitable(outcome):
+                await outcome
         self.resize(self.spec.concurrency)
 
     def resize(self, concurrency: int) -> None:
