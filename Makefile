@@ -125,7 +125,7 @@ contracts: $(LIGHT)
 tidy: $(LIGHT)
 	$(PYTEST) -q tests/test_tidy.py tests/test_language.py
 
-interop: $(READY)  ## each kind of peer once: Java client, Go client, mqadmin, Java brokers, Spark; needs a JDK 17, Maven and Go
+interop: $(READY)  ## each kind of peer once: Java client, Spring, Go client, mqadmin, Java brokers, Spark; needs a JDK 17, Maven and Go
 	$(PYTEST) tests/interop -m "interop and not interop_full" $(INTEROP_WORKERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 interop-full: $(READY)  ## all of interop: further parameters, long runs, and the controls (Apache against Apache)

@@ -20,6 +20,7 @@ from typing import Any
 from recorded import SHORT_JAVA
 
 PROJECT = Path(__file__).resolve().parent / "java"
+SPRING = PROJECT.with_name("spring")  # an application of rocketmq-spring, with a class path of its own
 BENCH = PROJECT.parents[2] / "bench" / "java"  # the load generator is compiled together with our programs
 ROCKETMQ_VERSION = "4.9.7"
 JAVA_VERSION_MIN = 17
@@ -84,44 +85,51 @@ def java_version() -> int:
 
 
 @cache
-def classpath() -> str:
-    """Fetch the jars and compile our programs if needed (Maven), once per process; returns the class path.
+def classpath(project: Path = PROJECT) -> str:
+    """Fetch the jars of a project and compile its programs if needed (Maven), once per process; returns the class path.
 
     The jar is named after a hash of its sources, so that a later build does not replace it under a running program.
     Raises RuntimeError with Maven's output.
     """
-    target = PROJECT / "target"
-    sources = sorted([PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java"), *BENCH.glob("**/*.java")])
+    target = project / "target"
+    sources = sorted([project / "pom.xml", *project.glob("src/**/*.java")])
+    if project == PROJECT:
+        sources += sorted(BENCH.glob("**/*.java"))
     version = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     jar = target / f"interop-{version}.jar"
     target.mkdir(exist_ok=True)
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jar.exists():
-            command = ["mvn", "-q", "-B", "-ntp", "package"]
-            done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480, check=False)
-            if done.returncode != 0:
-                raise RuntimeError("mvn package failed:\n" + (done.stdout + done.stderr)[-4000:])
+            _run_maven(project, "package")
             shutil.copy(target / "interop.jar", jar.with_suffix(".part"))
             jar.with_suffix(".part").rename(jar)
     return os.pathsep.join([str(jar), *sorted(str(path) for path in (target / "lib").glob("*.jar"))])
 
 
 @cache
-def classpath_of(version: str) -> str:
-    """The class path with Apache's jars of another version: our programs, compiled against 4.9.7, run on them."""
-    ours = classpath().split(os.pathsep)[0]
-    folder = PROJECT / "target" / f"lib-{version}"
-    with (PROJECT / "target" / ".lock").open("w") as lock:
+def classpath_of(version: str, project: Path = PROJECT, artifact: str = "rocketmq") -> str:
+    """The class path with another version of an artifact: our programs, as `classpath` compiled them, run on its jars."""
+    ours = classpath(project).split(os.pathsep)[0]
+    folder = project / "target" / f"lib-{version}"
+    with (project / "target" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / ".complete").exists():
-            words = ["dependency:copy-dependencies", f"-Drocketmq.version={version}", f"-DoutputDirectory={folder}"]
-            command = ["mvn", "-q", "-B", "-ntp", *words]
-            done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480, check=False)
-            if done.returncode != 0:
-                raise RuntimeError("mvn failed:\n" + (done.stdout + done.stderr)[-4000:])
+            words = [f"-D{artifact}.version={version}", f"-DoutputDirectory={folder}"]
+            _run_maven(project, "dependency:copy-dependencies", *words)
             (folder / ".complete").touch()
     return os.pathsep.join([ours, *sorted(str(path) for path in folder.glob("*.jar"))])
+
+
+def _run_maven(project: Path, *words: str) -> None:
+    command = ["mvn", "-q", "-B", "-ntp", *words]
+    options = f"{SHORT_JAVA['JDK_JAVA_OPTIONS']} {os.environ.get('MAVEN_OPTS', '')}"  # half the processor time
+    environment = {**os.environ, "MAVEN_OPTS": options}
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=480, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"mvn {words[0]} failed:\n" + (done.stdout + done.stderr)[-4000:])
 
 
 def write_home(folder: Path, level: str = "WARN") -> Path:
@@ -144,8 +152,12 @@ def java_command(
     heap_mb: int = 256,
     properties: Mapping[str, str] | None = None,
     version: str = ROCKETMQ_VERSION,
+    jars: str | None = None,
 ) -> list[str]:
-    """The command line that runs a main class; user.home and temporary files stay under home. version: of Apache's jars."""
+    """The command line that runs a main class; user.home and temporary files stay under home.
+
+    jars: the class path, by default that of our programs and Apache's jars of this version.
+    """
     java = _java()
     assert java is not None
     given = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), "rocketmq.client.logLevel": "WARN"}
@@ -158,7 +170,7 @@ def java_command(
         f"-Xmx{heap_mb}m",
         *(f"-D{key}={value}" for key, value in given.items()),
         "-cp",
-        classpath() if version == ROCKETMQ_VERSION else classpath_of(version),
+        jars or (classpath() if version == ROCKETMQ_VERSION else classpath_of(version)),
         main,
         *arguments,
     ]

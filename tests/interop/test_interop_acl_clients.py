@@ -79,7 +79,7 @@ def hides_secrets(text: str) -> bool:
 # the Python client
 
 
-@pytest.mark.spec("ACL-18", "ACL-19")
+@pytest.mark.spec("ACL-18", "ACL-19", "SPR-07")
 @pytest.mark.parametrize("how", ["settings", "key file", "url"])
 async def test_python_client_sends_and_consumes_with_its_rights(protected: Peer, how: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
