@@ -6,13 +6,14 @@ tests/spark/test_spark_docs.py docs/spark.md.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
-from code_blocks import SHARES_NAMES, Block, blocks_of, pages
+from code_blocks import REPOSITORY, SHARES_NAMES, Block, blocks_of, pages
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing import BrokerFixture
@@ -48,7 +49,19 @@ def test_documents_contain_python_blocks_of_known_kinds() -> None:
 
 def test_only_a_document_that_says_so_shares_names() -> None:
     assert {block.page for block in BLOCKS if block.shared} == {"docs/guide.md"}
-    assert SHARES_NAMES in Path(__file__).resolve().parents[2].joinpath("docs/guide.md").read_text(encoding="utf-8")
+    assert SHARES_NAMES in REPOSITORY.joinpath("docs/guide.md").read_text(encoding="utf-8")
+
+
+def test_lines_of_the_spring_tables_are_lines_that_run() -> None:
+    text = REPOSITORY.joinpath("docs/spring.md").read_text(encoding="utf-8")
+    programs = "\n".join(block.code for block in blocks_of("docs/spring.md"))
+    lines = [
+        code.replace("\\|", "|")
+        for row in re.findall(r"^\| `.*?\| (`.*) \|$", text, re.MULTILINE)
+        for code in re.findall(r"`([^`]*[(=:][^`]*)`", row.rpartition(" | ")[2])
+    ]
+    assert [line for line in lines if line not in programs] == []
+    assert len(lines) == 36
 
 
 def test_top_level_await_is_wrapped() -> None:
