@@ -10,7 +10,7 @@ SHELL := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 UNIT := -m "not interop and not long" --ignore=tests/interop
 # Packages whose tests need Spark, a browser or a type checker.
-WITH_SPARK := spark demo docs console cli chaos testing tools
+WITH_SPARK := spark demo docs console cli chaos testing tools integrations
 # The packages that `make test-fast` covers.
 FAST := acl config filter history metrics namesrv net protocol raft server_admin
 UNIT_FAST := -m "not interop and not long and not realtime"

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from saturnmq.client.hooks import EndContext as EndContext
     from saturnmq.client.hooks import SendContext as SendContext
     from saturnmq.client.hooks import SendHook as SendHook
+    from saturnmq.client.hooks import install_hooks as install_hooks
+    from saturnmq.client.hooks import remove_hooks as remove_hooks
     from saturnmq.client.message import Ack as Ack
     from saturnmq.client.message import Message as Message
     from saturnmq.client.message import Outgoing as Outgoing
@@ -122,7 +124,15 @@ _HOME: Final = {
         "Unsupported",
         "WrongLoop",
     ),
-    "saturnmq.client.hooks": ("ConsumeContext", "ConsumeHook", "EndContext", "SendContext", "SendHook"),
+    "saturnmq.client.hooks": (
+        "ConsumeContext",
+        "ConsumeHook",
+        "EndContext",
+        "SendContext",
+        "SendHook",
+        "install_hooks",
+        "remove_hooks",
+    ),
     "saturnmq.client.consumer.listener": ("Retry",),
     "saturnmq.client.metrics": ("ClientMetrics",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing"),

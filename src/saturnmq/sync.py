@@ -404,6 +404,7 @@ class Consumer(_StartStopBlock, Generic[T]):
     stop = blocking(AsyncConsumer[T].stop)
     recv = converted(blocking(AsyncConsumer[T].recv), lambda inner: Message(inner))
     batches = converted(iterating(AsyncConsumer[T].batches), lambda batches: (Batch(batch) for batch in batches))
+    processing = direct(AsyncConsumer[T].processing)
     wait_assigned = blocking(AsyncConsumer[T].wait_assigned)
     position = on_loop(AsyncConsumer[T].position)
     committed = on_loop(AsyncConsumer[T].committed)

@@ -1,6 +1,7 @@
 """Hooks around a send, the end of a transaction and the handling of a message.
 
 Hooks run on the event loop and must not block. Only `SendHook.check` may raise to veto; errors of all others are logged.
+Installed hooks belong to the process: all producers and consumers that applications create afterwards have them.
 
 Requirements: PR-26, CC-02, TR-03, TR-05, TR-06.
 """
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from saturnmq.client.checks import check_properties, check_property_bytes
-from saturnmq.client.message import Ack, Message
+from saturnmq.client.message import Ack, Message, ReceivedMessage
 from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
@@ -30,7 +32,9 @@ class SendContext:
 
     topic: as the user named it. address: of the broker. receipts: one per message; receipt is the first; a one-way send has
     none. properties: the encoded property string of the message, of a batch only the properties shared by all its messages;
-    changed by `set_property`. body_bytes: size on the wire, after compression. started: monotonic clock, seconds.
+    changed by `set_property`. body_bytes: size on the wire, after compression. started: monotonic clock, seconds. client_id: as
+    brokers list the client. shard_by: that of the send. notes: storage for hooks between `before` and `after`; use the hook itself
+    as the key.
     """
 
     group: str
@@ -44,6 +48,9 @@ class SendContext:
     body_bytes: int = 0
     receipts: Sequence[Receipt] = ()
     started: float = field(default_factory=lambda: time.monotonic())  # looked up at the call: tests replace the clock
+    client_id: str = ""
+    shard_by: str | int | None = None
+    notes: dict[object, Any] = field(default_factory=dict)
     _added: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def set_property(self, name: str, value: str) -> None:
@@ -142,7 +149,8 @@ class ConsumeContext:
 
     group: the consumer group as brokers see it. verdict: how the message was settled. reason: the text given with a failure, or
     empty. timed_out: the message was not settled within ack_timeout. started: monotonic clock, seconds. notes: storage for
-    hooks between `before` and `after`; use the hook itself as the key.
+    hooks between `before` and `after`; use the hook itself as the key. client_id: as brokers list the client. broadcast: whether
+    every member of the group gets all messages. settling_started: when the settlement began, monotonic clock, 0 before.
     """
 
     group: str
@@ -152,6 +160,9 @@ class ConsumeContext:
     verdict: Ack | None = None
     reason: str = ""
     timed_out: bool = False
+    client_id: str = ""
+    broadcast: bool = False
+    settling_started: float = 0.0
 
     @property
     def elapsed_ms(self) -> int:
@@ -160,10 +171,11 @@ class ConsumeContext:
 
 
 class ConsumeHook:
-    """Base class for consumer hooks; its two methods do nothing. Their exceptions are logged.
+    """Base class for consumer hooks; its methods do nothing. Their exceptions are logged.
 
-    `after` is not called for a delivery that ends without a verdict, because the queue was reassigned or the consumer stopped.
-    Hooks run on the event loop: they must not block.
+    A delivery is reported by `before`, then by `received` or `processing`, then by `after`. `after` is not called for a delivery
+    that ends without a verdict, because the queue was reassigned or the consumer stopped. Hooks run on the event loop, `processing`
+    also in threads of the application: they must not block.
 
     Example:
         class Log(ConsumeHook):
@@ -176,14 +188,74 @@ class ConsumeHook:
     def before(self, context: ConsumeContext) -> None:
         """Before a message is handed to the application."""
 
+    def received(self, contexts: Sequence[ConsumeContext], started: float) -> None:
+        """`recv`, an iteration or `batches` returns messages. started: when it was called, monotonic clock.
+
+        Not called for a listener, which gets its messages as they come.
+        """
+
+    def processing(self, contexts: Sequence[ConsumeContext]) -> AbstractContextManager[object]:
+        """The block within which a listener's handler runs, or the application's code in `Consumer.processing`."""
+        return nullcontext()
+
+    def settle_failed(self, context: ConsumeContext, error: BaseException) -> None:
+        """A message could not be sent back or moved to the dead-letter queue; it is still unsettled."""
+
     def after(self, context: ConsumeContext) -> None:
         """After the message was settled, or ack_timeout expired."""
 
 
-def run_consume_hooks(hooks: Sequence[ConsumeHook], name: str, context: ConsumeContext) -> None:
-    """Call `before` or `after` of all hooks; log their exceptions."""
+def run_consume_hooks(hooks: Sequence[ConsumeHook], name: str, *arguments: object) -> None:
+    """Call this method of all hooks; log their exceptions."""
     for hook in hooks:
         try:
-            getattr(hook, name)(context)
+            getattr(hook, name)(*arguments)
         except Exception:
             logger.exception("consume hook failed hook=%s stage=%s", type(hook).__name__, name)
+
+
+def contexts_of(messages: Sequence[ReceivedMessage[Any]]) -> list[ConsumeContext]:
+    """The contexts of the messages that are delivered and not settled."""
+    contexts = (getattr(message._settler, "contexts", {}).get(message.offset) for message in messages)
+    return [context for context in contexts if context is not None]
+
+
+@contextmanager
+def processing(hooks: Sequence[ConsumeHook], messages: Sequence[ReceivedMessage[Any]]) -> Iterator[None]:
+    """The blocks `processing` of all hooks, the first one outermost; exceptions when they are entered are logged."""
+    with ExitStack() as blocks:
+        if contexts := contexts_of(messages):
+            for hook in hooks:
+                try:
+                    blocks.enter_context(hook.processing(contexts))
+                except Exception:
+                    logger.exception("consume hook failed hook=%s stage=processing", type(hook).__name__)
+        yield
+
+
+installed: Final[list[SendHook | ConsumeHook]] = []
+
+
+def install_hooks(*hooks: SendHook | ConsumeHook) -> None:
+    """Add hooks to all producers and consumers that applications create from now on in this process.
+
+    Example:
+        metrics = ClientMetrics()
+        install_hooks(metrics.sends, metrics.deliveries)
+    """
+    installed.extend(hooks)
+
+
+def remove_hooks(*hooks: SendHook | ConsumeHook) -> None:
+    """Undo `install_hooks`; existing producers and consumers keep their hooks. Hooks that are not installed are ignored."""
+    installed[:] = [hook for hook in installed if hook not in hooks]
+
+
+def with_installed_send_hooks(hooks: Sequence[SendHook]) -> Sequence[SendHook]:
+    """The hooks of a producer and those installed in the process."""
+    return (*hooks, *(hook for hook in installed if isinstance(hook, SendHook)))
+
+
+def with_installed_consume_hooks(hooks: Sequence[ConsumeHook]) -> Sequence[ConsumeHook]:
+    """The hooks of a consumer and those installed in the process."""
+    return (*hooks, *(hook for hook in installed if isinstance(hook, ConsumeHook)))

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -121,7 +122,9 @@ class QueueGeneration:
         self.delivered[message._record.queue_offset] = (now, message)
         host = self.assignment.host
         if host.hooks:
-            context = self.contexts[message.offset] = ConsumeContext(host.group, message, now)
+            context = self.contexts[message.offset] = ConsumeContext(
+                host.group, message, now, client_id=host.core.client_id, broadcast=not host.commits
+            )
             run_consume_hooks(host.hooks, "before", context)
         return True
 
@@ -164,7 +167,8 @@ class QueueGeneration:
         self.verdicts[offset] = verdict
         if verdict is not Ack.SUCCESS:
             try:
-                await self._fail(message, verdict, after, reason)
+                with self.settling(message, verdict, reason):
+                    await self._fail(message, verdict, after, reason)
             except BaseException:
                 self.verdicts.pop(offset, None)
                 raise
@@ -194,6 +198,20 @@ class QueueGeneration:
         self.delivered.pop(message.offset, None)
         self.assignment.host.redeliver_later(message, RETRY_LATER_S if after is None else after.total_seconds())
 
+    @contextmanager
+    def settling(self, message: Message[Any], verdict: Ack, reason: str) -> Iterator[None]:
+        """A block that settles a message by a request to a broker. Hooks get its failure here, its success from `report`."""
+        context = self.contexts.get(message.offset)
+        if context is not None:
+            context.settling_started, context.verdict, context.reason = time.monotonic(), verdict, reason
+        try:
+            yield
+        except BaseException as error:
+            if context is not None:
+                run_consume_hooks(self.assignment.host.hooks, "settle_failed", context, error)
+                context.settling_started, context.verdict, context.reason = 0.0, None, ""
+            raise
+
     def report(self, message: Message[Any], verdict: Ack, reason: str, *, timed_out: bool = False) -> None:
         """Report the end of a delivery to statistics and hooks."""
         host, record = self.assignment.host, message._record
@@ -217,7 +235,8 @@ class QueueGeneration:
             self.delivered.pop(message.offset, None)
             host.deliver([message])
             return
-        await host.send_back.send(message, ACK_TIMEOUT_LEVEL)
+        with self.settling(message, Ack.RETRY, TIMED_OUT):
+            await host.send_back.send(message, ACK_TIMEOUT_LEVEL)
         self.verdicts.setdefault(message.offset, Ack.RETRY)
         self.report(message, Ack.RETRY, TIMED_OUT, timed_out=True)
         self.close(message.offset)

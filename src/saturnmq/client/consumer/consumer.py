@@ -17,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -32,8 +33,14 @@ from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.consumer.running_info import answer_broker
 from saturnmq.client.consumer.settings import ConsumerSettings
-from saturnmq.client.hooks import ConsumeHook
-from saturnmq.client.message import Message, next_attempt
+from saturnmq.client.hooks import (
+    ConsumeHook,
+    contexts_of,
+    processing,
+    run_consume_hooks,
+    with_installed_consume_hooks,
+)
+from saturnmq.client.message import Message, ReceivedMessage, next_attempt
 from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
 from saturnmq.errors import Closed, RouteNotFound
 from saturnmq.net import Reply
@@ -73,7 +80,8 @@ class Consumer(Positioned, Generic[T]):
 
     def __init__(self, core: Core, group: str, codec: Codec[T], settings: ConsumerSettings) -> None:
         super().__init__(core, group, codec, settings)
-        self.hooks: Sequence[ConsumeHook] = tuple(settings.hooks)
+        self.hooks: Sequence[ConsumeHook] = with_installed_consume_hooks(settings.hooks)
+        self.feeds_listener = False
         self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -222,7 +230,7 @@ class Consumer(Positioned, Generic[T]):
 
     async def __anext__(self) -> Message[T]:
         try:
-            return await self.recv()
+            return await (self.recv() if self.hooks else self._next())
         except Closed:
             raise StopAsyncIteration from None
 
@@ -237,6 +245,15 @@ class Consumer(Positioned, Generic[T]):
             message = await consumer.recv(timeout=10)
             await message.ack()
         """
+        if not self.hooks:
+            return await self._next(timeout)
+        started = time.monotonic()
+        message = await self._next(timeout)
+        self._report_received([message], started)
+        return message
+
+    async def _next(self, timeout: float | None = None) -> Message[T]:
+        """As `recv`, without hooks."""
         self._check()
         self._reads += 1
         if self._reads >= TAKEN_AT_ONCE:  # lets the pull loops and other tasks run while messages wait
@@ -253,6 +270,22 @@ class Consumer(Positioned, Generic[T]):
                 return await self._wait_for_message()
         except TimeoutError:
             raise TimeoutError(f"no message for group {self.group} within {timeout:g} s") from None
+
+    def _report_received(self, messages: Sequence[Message[T]], started: float) -> None:
+        run_consume_hooks(self.hooks, "received", contexts_of(messages), started)
+
+    def processing(self, *messages: ReceivedMessage[Any]) -> AbstractContextManager[None]:
+        """A block that processes these messages, several of a batch, as hooks see it. For a listener it is its handler.
+
+        A hook such as that of `saturnmq.opentelemetry` then measures the block, and what it calls is part of the message's trace.
+
+        Example:
+            async for message in consumer:
+                with consumer.processing(message):
+                    await bill(message.value)
+                await message.ack()
+        """
+        return processing(self.hooks, messages) if self.hooks else nullcontext()
 
     async def _wait_for_message(self) -> Message[T]:
         """Wait for the next message; raise an error if none can arrive for `route_timeout` seconds."""
@@ -281,8 +314,9 @@ class Consumer(Positioned, Generic[T]):
                 await batch.ack()
         """
         while True:
+            started = time.monotonic()
             try:
-                batch = Batch([await self.recv()])
+                batch = Batch([await self._next()])
             except Closed:
                 return
             deadline = time.monotonic() + wait
@@ -293,13 +327,15 @@ class Consumer(Positioned, Generic[T]):
                     if message is None:
                         if remaining_s <= 0:
                             break
-                        message = await self.recv(remaining_s)
+                        message = await self._next(remaining_s)
                     batch.append(message)
             except (TimeoutError, Closed):
                 pass
             except asyncio.CancelledError:
                 self._inbox.prepend(batch)
                 raise
+            if self.hooks and not self.feeds_listener:
+                self._report_received(batch, started)
             yield batch
 
     def deliver(self, messages: list[Message[Any]]) -> None:

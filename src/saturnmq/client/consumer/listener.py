@@ -197,6 +197,7 @@ class Feeder:
         self.spec = spec
         self._replier = replier
         self.consumer = consumer
+        consumer.feeds_listener = True
         self._stopping = False
         self._workers: set[asyncio.Task[None]] = set()
         self._retiring: set[asyncio.Task[Any]] = set()
@@ -331,7 +332,8 @@ class Feeder:
         """The result of the handler and the reason of a failure; an exception and a timeout are a retry."""
         try:
             async with asyncio.timeout(self.spec.time_limit):
-                return await self._call(argument), ""
+                with self.consumer.processing(*(argument if isinstance(argument, Batch) else (argument,))):
+                    return await self._call(argument), ""
         except Exception as error:
             return self._failure(argument, error)
 

@@ -140,7 +140,8 @@ class OrderedGeneration(QueueGeneration):
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
             return True
         try:
-            await host.send_back.dead_letter(message, reason)
+            with self.settling(message, verdict, reason):
+                await host.send_back.dead_letter(message, reason)
         except SaturnError as error:
             if verdict is Ack.REJECT:
                 raise

@@ -255,6 +255,7 @@ class Attempts:
 
     async def _deliver_oneway(self, prepared: Prepared, choice: Choice, deadline: Deadline) -> None:
         """Write a one-way request; tried again only as long as nothing was written. Raises the error of the last attempt."""
+        prepared.shard_by = choice[0]
         fixed = await self._fixed(prepared.topic, choice, deadline)
         retries = Retries(self._core.settings.attempts, deadline)
         while True:
@@ -346,6 +347,8 @@ class Attempts:
             prepared.ids,
             properties=prepared.properties,
             body_bytes=len(prepared.body),
+            client_id=self._core.client_id,
+            shard_by=prepared.shard_by,
         )
         for hook in self._hooks:
             hook.check(context)

@@ -609,6 +609,7 @@ class Producer(Batching, Generic[T]):
         size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)
+        prepared.shard_by = choice[0]
         try:
             fixed = await self._fixed(prepared.topic, choice, deadline)
             return await self._deliver(prepared, fixed, deadline)

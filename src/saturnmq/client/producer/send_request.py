@@ -32,7 +32,7 @@ class Prepared:
 
     ids: unique ids, one per message of a batch. properties: the encoded property string as text.
     timer: a delay that only some brokers support, None for a delay level or no delay. asks_confirmation: SaturnMQ's brokers state
-    in the answer how the message is confirmed; Apache's ignore the field.
+    in the answer how the message is confirmed; Apache's ignore the field. shard_by: that of the send, for hooks.
     """
 
     topic: str
@@ -46,6 +46,7 @@ class Prepared:
     max_reconsume_times: int | None = None
     timer: Delay | None = None
     asks_confirmation: bool = False
+    shard_by: str | int | None = None
 
 
 def encode_property_text(
