@@ -17,7 +17,7 @@ SOURCE = REPOSITORY / "src" / "saturnmq"
 PACKAGES = {
     "protocol", "config", "hot", "net", "store", "raft", "filter",
     "history", "acl", "namesrv", "replication", "broker", "client",
-    "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry",
+    "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry", "django",
 }  # fmt: skip
 TOP_LEVEL = {
     "__init__.py",
@@ -32,6 +32,8 @@ TOP_LEVEL = {
     "slices.py",
     "log_limit.py",
     "statistics.py",
+    "fastapi.py",
+    "flask.py",
     "py.typed",
 }
 FILE_LINES_MAX = 600

@@ -107,6 +107,11 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
         """The id under which brokers list this client, `<ip>@<instance>`; empty before `start`."""
         return self._inner.client_id
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether handlers are registered, which `run` calls."""
+        return self._inner.has_listeners
+
     @copied(AsyncClient.start)
     def start(self) -> None:
         portal.run("Client.start", self._inner.start)

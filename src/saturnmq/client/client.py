@@ -106,6 +106,11 @@ class Client(FromSettings):
         """The id under which brokers list this client, `<ip>@<instance>`; empty before `start`."""
         return self._core.client_id
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether handlers are registered, which `run` calls."""
+        return bool(self._listeners)
+
     # lifecycle
 
     async def __aenter__(self) -> Self:
@@ -339,7 +344,7 @@ class Client(FromSettings):
             asyncio.run(main())
         """
         self._core.check_running()
-        if not self._listeners:
+        if not self.has_listeners:
             raise ConfigError("nothing to run: decorate a handler with @client.listener(topic, group=...)")
         feeders = [
             Feeder(

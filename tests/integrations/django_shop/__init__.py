@@ -1,0 +1,1 @@
+"""A Django application of the tests."""

@@ -1,0 +1,8 @@
+"""Settings: the cluster from the environment, a database in memory."""
+
+import os
+
+INSTALLED_APPS = ["saturnmq.django", "django_shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+SATURNMQ = {"url": os.environ.get("TEST_SATURNMQ_URL"), "timeout": 10.0}
+USE_TZ = True
