@@ -89,13 +89,15 @@ class SaturnMQ:
 
     def producer(self, group: str, **options: Any) -> Producer[Any]:
         """The started producer of this group in the current application. options: of `Client.producer`, used by the first call."""
-        messaging, client = self._messaging(), self.client
-        with messaging.lock:
-            out = messaging.producers.get(group)
-            if out is None:
-                out = messaging.producers[group] = client.producer(group, **options)
-                out.start()
-        return out
+        messaging = self._messaging()
+        if group not in messaging.producers:
+            client = self.client
+            with messaging.lock:
+                if group not in messaging.producers:
+                    out = client.producer(group, **options)
+                    out.start()
+                    messaging.producers[group] = out
+        return messaging.producers[group]
 
     def listener(self, topic: str, *, group: str, **options: Any) -> Callable[[H], H]:
         """Decorator as `Client.listener`. Each message is handled in an application context, which is torn down afterwards."""

@@ -88,7 +88,10 @@ def named(command: str) -> list[Requirement]:
 
 
 @pytest.mark.spec("PKG-05")
-@pytest.mark.parametrize("extra", ["spark", "console", "compression", "msgspec", "pydantic"])
+@pytest.mark.parametrize(
+    "extra",
+    ["spark", "console", "compression", "msgspec", "pydantic", "opentelemetry", "fastapi", "django", "flask"],
+)
 def test_install_command_of_an_extra_names_its_packages(extra: str) -> None:
     assert named(install_command(extra)) == sorted(map(Requirement, PROJECT["optional-dependencies"][extra]), key=str)
 

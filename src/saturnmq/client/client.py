@@ -48,7 +48,7 @@ from saturnmq.client.consumer.listener import (
 )
 from saturnmq.client.consumer.settings import ConsumerOptions, consumer_settings
 from saturnmq.client.filters import ALL, Filter, tag
-from saturnmq.client.hooks import SendHook, with_installed_send_hooks
+from saturnmq.client.hooks import SendHook, with_installed
 from saturnmq.client.message import Message
 from saturnmq.client.producer import topic_creation
 from saturnmq.client.producer.attempts import RETRY_CODES
@@ -223,7 +223,7 @@ class Client(FromSettings):
             max_in_flight=max_in_flight,
             linger_ms=linger_ms,
             batch_bytes=batch_bytes,
-            hooks=with_installed_send_hooks(hooks),
+            hooks=with_installed(hooks, SendHook),
             retry_codes=retry_codes,
             check=check,
             check_executor=check_executor,
@@ -354,7 +354,7 @@ class Client(FromSettings):
                     INNER_PRODUCER_GROUP,
                     BytesCodec(),
                     max_in_flight=spec.concurrency,
-                    hooks=with_installed_send_hooks(()),
+                    hooks=with_installed((), SendHook),
                 ),
                 self.consumer(spec.group, codec=spec.codec, **spec.consumer_options),
             )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from saturnmq.client.checks import check_properties, check_property_bytes
 from saturnmq.client.message import Ack, Message, ReceivedMessage
@@ -23,6 +23,7 @@ from saturnmq.protocol.message import NAME_SEPARATOR, PAIR_SEPARATOR
 
 logger = logging.getLogger(__name__)
 
+K = TypeVar("K")
 FAILED_PREFIX: Final = "handler raised "  # start of ConsumeContext.reason when a listener's handler raised
 
 
@@ -171,7 +172,7 @@ class ConsumeContext:
 
 
 class ConsumeHook:
-    """Base class for consumer hooks; its methods do nothing. Their exceptions are logged.
+    """Base class for consumer hooks; its methods do nothing. Their exceptions are logged, but not those at the end of `processing`.
 
     A delivery is reported by `before`, then by `received` or `processing`, then by `after`. `after` is not called for a delivery
     that ends without a verdict, because the queue was reassigned or the consumer stopped. Hooks run on the event loop, `processing`
@@ -251,11 +252,6 @@ def remove_hooks(*hooks: SendHook | ConsumeHook) -> None:
     installed[:] = [hook for hook in installed if hook not in hooks]
 
 
-def with_installed_send_hooks(hooks: Sequence[SendHook]) -> Sequence[SendHook]:
-    """The hooks of a producer and those installed in the process."""
-    return (*hooks, *(hook for hook in installed if isinstance(hook, SendHook)))
-
-
-def with_installed_consume_hooks(hooks: Sequence[ConsumeHook]) -> Sequence[ConsumeHook]:
-    """The hooks of a consumer and those installed in the process."""
-    return (*hooks, *(hook for hook in installed if isinstance(hook, ConsumeHook)))
+def with_installed(hooks: Sequence[K], kind: type[K]) -> Sequence[K]:
+    """The hooks of a producer or consumer, and those of its kind that are installed in the process."""
+    return (*hooks, *(hook for hook in installed if isinstance(hook, kind)))

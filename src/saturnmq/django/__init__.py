@@ -63,13 +63,14 @@ def get_producer(group: str, **options: Any) -> Producer[Any]:
     Example:
         get_producer("orders-p").send("orders", b"hello")
     """
-    client = get_client()
-    with _lock:
-        out = _producers.get(group)
-        if out is None:
-            out = _producers[group] = client.producer(group, **options)
-            out.start()
-    return out
+    if group not in _producers:
+        client = get_client()
+        with _lock:
+            if group not in _producers:
+                out = client.producer(group, **options)
+                out.start()
+                _producers[group] = out
+    return _producers[group]
 
 
 def send_on_commit(

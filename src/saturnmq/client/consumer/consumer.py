@@ -38,7 +38,7 @@ from saturnmq.client.hooks import (
     contexts_of,
     processing,
     run_consume_hooks,
-    with_installed_consume_hooks,
+    with_installed,
 )
 from saturnmq.client.message import Message, ReceivedMessage, next_attempt
 from saturnmq.client.tracing import CONSUME, Tracer, TraceStats, trace_topic
@@ -80,7 +80,7 @@ class Consumer(Positioned, Generic[T]):
 
     def __init__(self, core: Core, group: str, codec: Codec[T], settings: ConsumerSettings) -> None:
         super().__init__(core, group, codec, settings)
-        self.hooks: Sequence[ConsumeHook] = with_installed_consume_hooks(settings.hooks)
+        self.hooks: Sequence[ConsumeHook] = with_installed(settings.hooks, ConsumeHook)
         self.feeds_listener = False
         self._tracer: Tracer | None = None
         self._inbox: Inbox[Message[T]] = Inbox(mark_delivered)
