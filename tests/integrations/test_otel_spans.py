@@ -222,6 +222,42 @@ async def test_batch_handler_is_one_span_that_links(recorded: Recorded) -> None:
     assert {span.parent.span_id for span in recorded.spans("ack orders")} == {processed.context.span_id}
 
 
+@pytest.mark.spec("INT-09")
+async def test_listener_ignores_the_span_that_was_current_when_it_started(recorded: Recorded) -> None:
+    telemetry, tracer = recorded.telemetry(), trace.get_tracer("app", tracer_provider=recorded.tracers)
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("p", hooks=[telemetry.sends]) as out:
+            await out.send("orders", b"x")
+
+        @client.listener("orders", group="g", start="first", hooks=[telemetry.deliveries])
+        async def handle(message: Message[bytes]) -> None:
+            with tracer.start_as_current_span("query"):
+                pass
+
+        with tracer.start_as_current_span("startup"):
+            running = asyncio.create_task(client.run())
+            await until(lambda: recorded.spans("ack orders"))
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    processed = recorded.only("process orders")
+    assert processed.parent.span_id == recorded.only("send orders").context.span_id and not processed.links
+    assert recorded.only("query").parent == recorded.only("ack orders").parent == processed.context
+
+
+async def test_expired_delivery_is_an_error_below_its_receipt(recorded: Recorded) -> None:
+    telemetry = recorded.telemetry()
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("p") as out:
+            await out.send("orders", b"x")
+        async with client.consumer("g", start="first", ack_timeout=1.0, hooks=[telemetry.deliveries]) as inbox:
+            await inbox.subscribe("orders")
+            await inbox.recv(30)
+            await until(lambda: recorded.spans("nack orders"), 120)
+    expired = recorded.only("nack orders")
+    assert expired.attributes["error.type"] == "TimeoutError"
+    assert expired.parent == recorded.only("receive orders").context
+
+
 async def test_failed_send_and_failed_settlement_are_errors(recorded: Recorded) -> None:
     telemetry = recorded.telemetry()
     async with EmbeddedBroker() as server, Client.from_url(server.url) as client:

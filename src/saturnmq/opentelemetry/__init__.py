@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from saturnmq import __version__
 from saturnmq.client.checks import check_properties
@@ -237,8 +237,18 @@ class _Sends(SendHook):
         self._recorder.sent.add(len(context.message_ids), labels)
 
 
+class _Delivery(NamedTuple):
+    """A delivered message. span: of its receipt or processing. to_listener: no call of the application has received it."""
+
+    span: Span
+    to_listener: bool
+
+
 class _Deliveries(ConsumeHook):
-    """Spans of receiving, processing and settling messages."""
+    """Spans of receiving, processing and settling messages.
+
+    The tasks of a listener inherit the context in which they were started, whose current span has nothing to do with messages.
+    """
 
     def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
@@ -248,17 +258,25 @@ class _Deliveries(ConsumeHook):
             return
         now, seconds = time.time_ns(), time.monotonic() - started
         attributes = self._attributes("receive", "receive", contexts)
-        span, _ = self._start(SpanKind.CLIENT, attributes, contexts, now - int(seconds * 10**9))
+        surrounding = otel_context.get_current()
+        span, _ = self._start(SpanKind.CLIENT, attributes, contexts, surrounding, now - int(seconds * 10**9))
         span.end(now)
         labels = _metric_attributes(attributes)
         self._recorder.operation_seconds.record(seconds, labels)
-        self._count(contexts, span, labels)
+        self._recorder.consumed.add(len(contexts), labels)
+        for context in contexts:
+            context.notes[self] = _Delivery(span, to_listener=False)
 
     @contextmanager
     def processing(self, contexts: Sequence[ConsumeContext]) -> Iterator[None]:
         attributes, started = self._attributes("process", "process", contexts), time.monotonic()
-        span, parent = self._start(SpanKind.CONSUMER, attributes, contexts)
-        self._count(contexts, span, _metric_attributes(attributes))
+        to_listener = self not in contexts[0].notes
+        surrounding = Context() if to_listener else otel_context.get_current()
+        span, parent = self._start(SpanKind.CONSUMER, attributes, contexts, surrounding)
+        if to_listener:
+            self._recorder.consumed.add(len(contexts), _metric_attributes(attributes))
+        for context in contexts:
+            context.notes[self] = _Delivery(span, to_listener)
         token = otel_context.attach(trace.set_span_in_context(span, parent))
         try:
             yield
@@ -277,14 +295,16 @@ class _Deliveries(ConsumeHook):
         self._settled(context, TimeoutError(context.reason) if context.timed_out else None)
 
     def _settled(self, context: ConsumeContext, error: BaseException | None) -> None:
-        """Record a settlement that has ended: below the current span, or else that of the message's delivery."""
+        """Record a settlement that has ended: below the current span of the application, or else that of the delivery."""
         now = time.time_ns()
         seconds = time.monotonic() - context.settling_started if context.settling_started else 0.0
         name = "ack" if context.verdict in _ACKS else "nack"
         attributes = self._attributes(name, "settle", [context])
-        parent: Span | None = context.notes.get(self)
-        if parent is None or trace.get_current_span().get_span_context().is_valid:
-            parent = trace.get_current_span()
+        parent, delivery = trace.get_current_span(), context.notes.get(self)
+        if delivery is not None and (
+            delivery.to_listener or context.timed_out or not parent.get_span_context().is_valid
+        ):
+            parent = delivery.span
         span = self._recorder.tracer.start_span(
             _span_name(attributes),
             trace.set_span_in_context(parent),
@@ -296,12 +316,6 @@ class _Deliveries(ConsumeHook):
             _fail(span, attributes, error)
         span.end(now)
         self._recorder.operation_seconds.record(seconds, _metric_attributes(attributes))
-
-    def _count(self, contexts: Sequence[ConsumeContext], span: Span, labels: Mapping[str, Value]) -> None:
-        """Count messages that had no span before, and note this one, below which they are settled."""
-        self._recorder.consumed.add(sum(self not in context.notes for context in contexts), labels)
-        for context in contexts:
-            context.notes[self] = span
 
     def _attributes(self, name: str, kind: str, contexts: Sequence[ConsumeContext]) -> dict[str, Value]:
         """The attributes of an operation on messages; what differs between them is left out."""
@@ -335,12 +349,13 @@ class _Deliveries(ConsumeHook):
         kind: SpanKind,
         attributes: Mapping[str, Value],
         contexts: Sequence[ConsumeContext],
+        surrounding: Context,
         start_time: int | None = None,
-    ) -> tuple[Span, Context | None]:
+    ) -> tuple[Span, Context]:
         """Start the span of received messages, as a child of or linked to their senders' spans; also returns its parent."""
-        parent, links = None, None
-        if len(contexts) == 1 and not trace.get_current_span().get_span_context().is_valid:
-            parent = propagate.extract(contexts[0].message.record.properties)
+        parent, links = surrounding, None
+        if len(contexts) == 1 and not trace.get_current_span(surrounding).get_span_context().is_valid:
+            parent = propagate.extract(contexts[0].message.record.properties, surrounding)
         else:
             senders = (propagate.extract(context.message.record.properties, Context()) for context in contexts)
             spans = (trace.get_current_span(sender).get_span_context() for sender in senders)

@@ -6,3 +6,4 @@ INSTALLED_APPS = ["saturnmq.django", "django_shop"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 SATURNMQ = {"url": os.environ.get("TEST_SATURNMQ_URL"), "timeout": 10.0}
 USE_TZ = True
+SECRET_KEY = "of the tests"
