@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -319,6 +321,22 @@ async def test_metrics_have_names_of_the_conventions(recorded: Recorded) -> None
         ("messaging.client.operation.duration", "s", "nack"): 3,
         ("messaging.process.duration", "s", "process"): 3,
     }
+
+
+@pytest.mark.spec("INT-09")
+async def test_without_an_sdk_messages_are_sent_and_received_unchanged() -> None:
+    code = "import saturnmq.opentelemetry, sys; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    telemetry = Telemetry()
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client:
+        async with client.producer("p", hooks=[telemetry.sends]) as out:
+            await out.send("orders", b"x")
+        async with client.consumer("g", start="first", hooks=[telemetry.deliveries]) as inbox:
+            await inbox.subscribe("orders")
+            message = await inbox.recv(30)
+            with inbox.processing(message):
+                await message.ack()
+    assert "traceparent" not in message.properties
 
 
 def test_instrumentor_gives_hooks_to_new_clients_only_while_it_is_on(recorded: Recorded) -> None:
