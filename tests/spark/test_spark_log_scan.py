@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from saturnmq.protocol.message import BLANK_MAGIC, Message, encode_record
-from saturnmq.spark.log_scan import ENTRY_BYTES, FilePiece, _frames, _resync
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
+from saturnmq.spark.log_scan import FilePiece, _frames, _resync
 
 BASE = 7000
 BODIES = [b"", b"a" * 40, b"bc" * 33, b"d"]
@@ -18,7 +19,7 @@ BODIES = [b"", b"a" * 40, b"bc" * 33, b"d"]
 
 def frames(*, ledger: bool, blank: bool) -> tuple[bytes, list[int]]:
     """The bytes of a file with one frame per body, and where each frame begins; the last entry is the end of the frames."""
-    head = ENTRY_BYTES if ledger else 0
+    head = ENTRY_HEADER_BYTES if ledger else 0
     data = b""
     starts = []
     for number, body in enumerate(BODIES):
@@ -40,7 +41,7 @@ def piece(path: str, end: int, *, ledger: bool, committed: int = 2**63 - 1) -> F
 @pytest.mark.parametrize("ledger", [False, True], ids=["commit log", "ledger"])
 def test_cut_chunk_has_its_whole_frames_and_asks_for_more(ledger: bool) -> None:
     data, starts = frames(ledger=ledger, blank=False)
-    head = ENTRY_BYTES if ledger else 0
+    head = ENTRY_HEADER_BYTES if ledger else 0
     for size in range(len(data) + 1):
         whole = [start for start, end in pairwise(starts) if end <= size]
         records, used, reason = _frames(data[:size], 0, piece("", len(data), ledger=ledger))
@@ -50,7 +51,7 @@ def test_cut_chunk_has_its_whole_frames_and_asks_for_more(ledger: bool) -> None:
 @pytest.mark.parametrize("ledger", [False, True], ids=["commit log", "ledger"])
 def test_frames_end_at_the_blank_and_at_damage(ledger: bool) -> None:
     data, starts = frames(ledger=ledger, blank=True)
-    head = ENTRY_BYTES if ledger else 0
+    head = ENTRY_HEADER_BYTES if ledger else 0
     records = [start + head for start in starts[:-1]]
     assert _frames(data, 0, piece("", len(data), ledger=ledger)) == (records, starts[-1], "end")
     offset_of_position = head + 28

@@ -47,7 +47,7 @@ TIME_END_MS: Final = 1 << 43  # year 2248: no time in a record or a file is late
 
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
-_BATCH: Final = struct.Struct(">iiiii")
+BATCH_HEAD: Final = struct.Struct(">iiiii")
 _BATCH_ENTRY: Final = struct.Struct(">i8xii")  # total_size, flag, body length
 
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
@@ -416,7 +416,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
         body_bytes, properties_bytes = len(item.body), len(item.properties_raw)
         if properties_bytes > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"properties of {properties_bytes} bytes, at most {PROPERTIES_BYTES_MAX} fit")
-        parts.append(_BATCH.pack(BATCH_FIXED_BYTES + body_bytes + properties_bytes, 0, 0, item.flag, body_bytes))
+        parts.append(BATCH_HEAD.pack(BATCH_FIXED_BYTES + body_bytes + properties_bytes, 0, 0, item.flag, body_bytes))
         parts.append(item.body)
         parts.append(_I16.pack(properties_bytes))
         parts.append(item.properties_raw)

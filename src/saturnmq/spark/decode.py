@@ -32,13 +32,16 @@ from saturnmq.protocol.message import (
     MESSAGE_MAGIC,
     NAME_SEPARATOR,
     PAIR_SEPARATOR,
+    RECORD_FIELDS,
     RECORD_FIXED_BYTES,
+    RECORD_V4,
     Buffer,
     Host,
     Message,
     body_crc,
     decode_record,
     java_hash,
+    position_of,
 )
 from saturnmq.spark.options import COLUMNS
 
@@ -63,14 +66,15 @@ _BY_NAME: Final[dict[str, pa.DataType]] = {
 _FORMS: Final = ("properties:json", "properties:map")  # other formats of a column, named as by SourceOptions.form_of
 TYPES: Final[dict[str, pa.DataType]] = {name: _BY_NAME.get(name, pa.string()) for name in (*COLUMNS, *_FORMS)}
 
-_HEAD: Final = np.dtype(
-    [
-        ("total", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"), ("queue_offset", ">i8"),
-        ("physical", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"), ("store_ms", ">i8"),
-        ("store_host", "V8"), ("reconsume", ">i4"), ("prepared", ">i8"), ("body_bytes", ">i4"),
-    ]
-)  # fmt: skip
-_HEAD_BYTES: Final = _HEAD.itemsize
+
+def head_dtype(*names: str) -> np.dtype[Any]:
+    """These fields of a record with IPv4 hosts, up to the end of the last; `born_ip` and `store_ip` include the port."""
+    formats = [np.dtype("V8" if name.endswith("_ip") else f">{RECORD_FIELDS[name]}") for name in names]
+    return np.dtype({"names": names, "formats": formats, "offsets": [position_of(name) for name in names]})
+
+
+_HEAD: Final = head_dtype(*(name for name in RECORD_FIELDS if not name.endswith("_port")))
+_HEAD_BYTES: Final = RECORD_V4.size
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # of a record batch, unless it is a single row (SRC-08)
 DECOMPRESSED_BYTES: Final = 8 * 1024 * 1024  # a batch ends when its decompressed bodies have reached this size
 _STEP_BYTES: Final = 1024 * 1024  # of raw properties that are Python objects at a time
@@ -86,12 +90,12 @@ _HEAD_FIELDS: Final = {  # column -> field of the head
     "queueId": "queue_id",
     "queueOffset": "queue_offset",
     "flag": "flag",
-    "physicalOffset": "physical",
-    "storeSize": "total",
+    "physicalOffset": "physical_offset",
+    "storeSize": "total_size",
     "sysFlag": "sys_flag",
-    "reconsumeTimes": "reconsume",
-    "preparedTransactionOffset": "prepared",
-    "bodyCrc": "crc",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+    "bodyCrc": "body_crc",
 }
 _PROPERTY: Final = {"tags": "TAGS", "keys": "KEYS", "uniqKey": "UNIQ_KEY"}
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -234,7 +238,7 @@ class _Fast:
         # A strided view with a head at every byte: the only cost is the copy of 88 bytes for each row picked out of it.
         heads = np.ndarray((len(raw) - _HEAD_BYTES + 1,), dtype=_HEAD_RAW, buffer=buffer, strides=(1,))
         head = heads[at].view(_HEAD)
-        total, body_bytes = head["total"].astype(np.int64), head["body_bytes"].astype(np.int64)
+        total, body_bytes = head["total_size"].astype(np.int64), head["body_bytes"].astype(np.int64)
         end = at + total
         body_end = at + _HEAD_BYTES + body_bytes
         if (
@@ -263,16 +267,16 @@ class _Fast:
         view = memoryview(self._buffer)
         begin, end = self._at + _HEAD_BYTES, self._body_end
         checksums = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
-        wrong = np.flatnonzero((np.array(checksums, dtype=np.int64) & _CRC_MASK) != self._head["crc"])
+        wrong = np.flatnonzero((np.array(checksums, dtype=np.int64) & _CRC_MASK) != self._head["body_crc"])
         if len(wrong):
             first = int(wrong[0])
             raise MessageError(
                 f"record at {self._at[first]}: body CRC is {checksums[first] & _CRC_MASK}, "
-                f"the record says {self._head['crc'][first]}"
+                f"the record says {self._head['body_crc'][first]}"
             )
 
     def select(self, want: Selection) -> None:
-        offsets, times = self._head["queue_offset"], self._head["store_ms"]
+        offsets, times = self._head["queue_offset"], self._head["store_timestamp"]
         keep = (offsets >= want.begin) & (offsets < want.end)
         if want.start_ms is not None:
             keep &= times >= want.start_ms
@@ -314,14 +318,14 @@ class _Fast:
             values = head[head_field]
             return pa.array(values.astype(values.dtype.newbyteorder("=")))
         if name in ("bornTimestamp", "storeTimestamp"):
-            times = head["born_ms" if name == "bornTimestamp" else "store_ms"].astype(np.int64) * 1000
+            times = head["born_timestamp" if name == "bornTimestamp" else "store_timestamp"].astype(np.int64) * 1000
             return pa.array(times).cast(_TIME)
         if name in ("bornHost", "storeHost"):
-            return self._hosts(head["born_host" if name == "bornHost" else "store_host"])
+            return self._hosts(head["born_ip" if name == "bornHost" else "store_ip"])
         if name == "topic":
             return _texts(_cut(self._buffer, self._body_end + 1, self._topic_end))
         if name == "offsetMsgId":
-            pairs = zip(head["store_host"].tolist(), head["physical"].tolist(), strict=True)
+            pairs = zip(head["store_ip"].tolist(), head["physical_offset"].tolist(), strict=True)
             return pa.array([offset_message_id(_host(host), offset) for host, offset in pairs], type=pa.string())
         if name == "tagsCode":
             return _hashes(self.column("tags").to_pylist())

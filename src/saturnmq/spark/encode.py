@@ -21,7 +21,7 @@ from saturnmq.hot import compiled
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import SaturnError
-from saturnmq.protocol.message import BATCH_FIXED_BYTES, PROPERTIES_BYTES_MAX
+from saturnmq.protocol.message import BATCH_FIXED_BYTES, BATCH_HEAD, PROPERTIES_BYTES_MAX
 from saturnmq.spark.body_codecs import CODECS
 from saturnmq.spark.sink_options import BODY_BYTES_MAX, SinkOptions
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COMPILED: Final = compiled("batch_rows")
-_HEAD: Final = struct.Struct(">iiiii")
 _LENGTH: Final = struct.Struct(">h")
 DELAY_LEVEL_MAX: Final = 18
 TIMER_PROPERTY: Final = "TIMER_DELIVER_MS"
@@ -256,7 +255,7 @@ class Encoder:
             request, batch = self._close(target), None
         if batch is None:
             batch = self._open[target] = _Open()
-        batch.parts += (_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
+        batch.parts += (BATCH_HEAD.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
         batch.rows += 1
         batch.last_id = unique
         batch.size += size

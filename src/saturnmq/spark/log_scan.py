@@ -9,13 +9,6 @@ record. DLedger data files have an entry header before each record. Layouts: pro
 Requirements: FMD-01, FMD-03..FMD-07, FMD-09.
 """
 
-# Frame heads, big-endian.
-#   commit log                          DLedger data file
-#    0  i32   total                      0  i32   1, -1 for the blank at the end
-#    4  i32   0xDAA320A7, the blank's    4  i32   48 + record
-#             is 0xCBD43194              8  i64   index
-#   28  i64   own position              48  record, with its own position
-
 from __future__ import annotations
 
 import os
@@ -31,6 +24,9 @@ import numpy as np
 
 from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, decode_record, head_struct
+from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES, ENTRY_MAGIC
+from saturnmq.raft.ledger.layout import BLANK, HEADER
+from saturnmq.raft.ledger.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.spark.decode import Ints
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import is_archive, number_of, opened
@@ -38,11 +34,8 @@ from saturnmq.spark.log_archive import is_archive, number_of, opened
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 PIECE_BYTES: Final = 64 * 1024 * 1024
-ENTRY_BYTES: Final = 48
 _RECORD: Final = head_struct("total_size", "magic", "physical_offset")
-_ENTRY: Final = struct.Struct(">iiq")
 _MAGIC: Final = struct.pack(">i", MESSAGE_MAGIC)
-_LEDGER_BLANK: Final = b"\xff\xff\xff\xff"
 NO_LIMIT: Final = 2**63 - 1
 
 
@@ -214,7 +207,7 @@ def pieces_of(file: ScanFile, *, split: str = "walk", begin: int = 0) -> list[Fi
     if damaged:
         end = size
     elif file.last and tail is not None:
-        end = tail.at + _whole(tail, ENTRY_BYTES if file.ledger else 0)
+        end = tail.at + _whole(tail, ENTRY_HEADER_BYTES if file.ledger else 0)
         cuts = [(a, min(b, end)) for a, b in cuts if a < end]
     if end > begin:
         cuts.append((begin, end))
@@ -282,18 +275,18 @@ def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str
     cursor, size, base = 0, len(data), piece.base + at
     if piece.ledger:
         while size - cursor >= 8:
-            if data[cursor : cursor + 4] == _LEDGER_BLANK:
+            if BLANK.unpack_from(data, cursor)[0] == LEDGER_BLANK_MAGIC:
                 return positions, cursor, "end"
-            if size - cursor < ENTRY_BYTES + 36:
+            if size - cursor < ENTRY_HEADER_BYTES + _RECORD.size:
                 break
-            magic, total, index = _ENTRY.unpack_from(data, cursor)
-            if magic == 1 and index > piece.committed:
+            magic, total, index, *_ = HEADER.unpack_from(data, cursor)
+            if magic == ENTRY_MAGIC and index > piece.committed:
                 return positions, cursor, "end"
-            if magic != 1 or total < ENTRY_BYTES + RECORD_FIXED_BYTES:
+            if magic != ENTRY_MAGIC or total < ENTRY_HEADER_BYTES + RECORD_FIXED_BYTES:
                 return positions, cursor, "bad"
-            record = cursor + ENTRY_BYTES
+            record = cursor + ENTRY_HEADER_BYTES
             inner, kind, position = _RECORD.unpack_from(data, record)
-            if inner != total - ENTRY_BYTES or kind != MESSAGE_MAGIC or position != base + record:
+            if inner != total - ENTRY_HEADER_BYTES or kind != MESSAGE_MAGIC or position != base + record:
                 return positions, cursor, "bad"
             if cursor + total > size:
                 return positions, cursor, "more"
@@ -301,7 +294,7 @@ def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str
             cursor += total
         return positions, cursor, "more"
     unpack = _RECORD.unpack_from
-    while size - cursor >= 36:
+    while size - cursor >= _RECORD.size:
         total, magic, position = unpack(data, cursor)
         if magic == MESSAGE_MAGIC and total >= RECORD_FIXED_BYTES and position == base + cursor:
             if cursor + total > size:
@@ -317,7 +310,7 @@ def _frames(data: bytes, at: int, piece: FilePiece) -> tuple[list[int], int, str
 
 def _resync(handle: int, begin: int, piece: FilePiece) -> int | None:
     """Return the next verified frame start: magic, own physical offset, lengths and body CRC match. None when there is none."""
-    at, before = begin, ENTRY_BYTES if piece.ledger else 0
+    at, before = begin, ENTRY_HEADER_BYTES if piece.ledger else 0
     while at < piece.end:
         data = os.pread(handle, CHUNK_BYTES, at)
         if not data:
@@ -347,8 +340,8 @@ def record_at(handle: int, at: int, base: int) -> bytes | None:
 
 
 def _surely(handle: int, start: int, piece: FilePiece) -> bool:
-    head = os.pread(handle, 36, start)
-    if len(head) < 36:
+    head = os.pread(handle, _RECORD.size, start)
+    if len(head) < _RECORD.size:
         return False
     total, _magic, position = _RECORD.unpack(head)
     if (

@@ -2,7 +2,7 @@
 
 A unit holds the position of a record. Units are trusted up to the position that the store recorded as dispatched and flushed, or
 to the end after a clean shutdown; what follows is scanned in the log itself, so that a running or crashed store also yields each
-record once. Every record is compared with its unit before it is used. Layout of units: store/queue/consume_queue.py.
+record once. Every record is compared with its unit before it is used.
 
 Requirements: FMD-02, CQ-01.
 """
@@ -19,27 +19,21 @@ import numpy as np
 import pyarrow as pa
 
 from saturnmq.protocol.errors import StoreError
-from saturnmq.protocol.message import MESSAGE_MAGIC, java_hash, store_timestamp_of
-from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema
+from saturnmq.protocol.message import MESSAGE_MAGIC, STORE_TIMESTAMP_END_MAX, java_hash, store_timestamp_of
+from saturnmq.spark.decode import HIDDEN_TOPICS, Ints, Selection, arrow_schema, head_dtype
 from saturnmq.spark.local_paths import local_path
 from saturnmq.spark.log_archive import packed
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, numbered
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.ranges import QueueRange, split
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT_BYTES
+from saturnmq.store.queue.consume_queue import FILLER_SIZE, UNIT_BYTES, UNIT_FIELDS
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
 from saturnmq.store.recovery.checkpoint import Checkpoint
 
-UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-HEAD: Final = np.dtype(  # fields of a record's fixed part that are compared with its unit; layout: protocol/message.py
-    {
-        "names": ["total", "magic", "queue_offset", "physical", "sys_flag"],
-        "formats": [">i4", ">i4", ">i8", ">i8", ">i4"],
-        "offsets": [0, 4, 20, 28, 36],
-        "itemsize": 40,
-    }
-)
+UNIT: Final = np.dtype([(name, f">{code}") for name, code in UNIT_FIELDS.items()])
+HEAD: Final = head_dtype("total_size", "magic", "queue_offset", "physical_offset")  # what is compared with its unit
+_AT_SIZE: Final = UNIT.fields["size"][1]  # type: ignore[index]
 UNIT_COLUMNS: Final = frozenset(
     {"topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "storeSize", "tagsCode"}
 )
@@ -150,8 +144,8 @@ def _trusted(root: Path, logs: list[tuple[int, Path]]) -> int | None:
 
 def _first_ms(path: Path) -> int:
     """Return the store time of a file's first record, Unix ms; -1 when the file begins with none."""
-    data = _pread(path, 0, 80)
-    if len(data) < 80:
+    data = _pread(path, 0, STORE_TIMESTAMP_END_MAX)
+    if len(data) < STORE_TIMESTAMP_END_MAX:
         return -1
     head = np.frombuffer(data[: HEAD.itemsize], dtype=HEAD)[0]
     return store_timestamp_of(data) if head["magic"] == MESSAGE_MAGIC else -1
@@ -166,7 +160,7 @@ def _bounds(folder: Path) -> tuple[int, int]:
     low, high = 0, last.stat().st_size // UNIT_BYTES  # units are contiguous, followed by zeros
     while low < high:
         middle = (low + high) // 2
-        if _pread(last, middle * UNIT_BYTES + 8, 4).strip(b"\0"):
+        if _pread(last, middle * UNIT_BYTES + _AT_SIZE, 4).strip(b"\0"):
             low = middle + 1
         else:
             high = middle
@@ -290,9 +284,9 @@ def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -
     heads = raw[positions[inside][:, None] + np.arange(HEAD.itemsize)].view(HEAD)[:, 0] if inside.any() else None
     if heads is not None:
         fits[inside] = (
-            (heads["total"] == size[inside])
+            (heads["total_size"] == size[inside])
             & (heads["magic"] == MESSAGE_MAGIC)
-            & (heads["physical"] == physical[inside])
+            & (heads["physical_offset"] == physical[inside])
             & (heads["queue_offset"] == offsets[inside])
         )
     strange = list(zip(offsets[~fits].tolist(), (physical[~fits] - base).tolist(), size[~fits].tolist(), strict=True))

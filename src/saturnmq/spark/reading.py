@@ -14,7 +14,7 @@ import numpy as np
 
 from saturnmq.client.filters import TAG
 from saturnmq.protocol.errors import ConfigError, MessageError
-from saturnmq.protocol.message import RECORD_FIXED_BYTES
+from saturnmq.protocol.message import RECORD_FIXED_BYTES, head_struct
 from saturnmq.spark.connect import linked
 from saturnmq.spark.decode import (
     Selection,
@@ -32,7 +32,7 @@ from saturnmq.spark.ranges import QueueRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_QUEUE_OFFSET_AT: Final = 20  # position in a record; layout: protocol/message.py
+_QUEUE_OFFSET: Final = head_struct("queue_offset")
 Mapper = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -181,7 +181,8 @@ def _walk(block: bytes, sizes: Sequence[int]) -> Iterator[tuple[Ints, str | None
 
 
 def _queue_offset(block: bytes, at: int) -> int:
-    return int.from_bytes(block[at + _QUEUE_OFFSET_AT : at + _QUEUE_OFFSET_AT + 8], "big")
+    offset: int = _QUEUE_OFFSET.unpack_from(block, at)[0]
+    return offset
 
 
 def selection(options: SourceOptions, piece: QueueRange) -> Selection:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from saturnmq.replication.dledger.answer import GroupAnswer, refused_by
 from saturnmq.replication.dledger.failure import SyncMark
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles
-from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
+from saturnmq.store.log.commit_log import END_BLANK_BYTES, SIZE_AND_MAGIC, CommitLog
 from saturnmq.store.log.log import Extent, Group
 from saturnmq.store.log.waiter import Waiter
 from saturnmq.store.results import Confirmed, PutStatus
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 NOT_LEADING: Final = "this broker does not lead its group"
 _NOWHERE: Final = 1 << 62
-_BLANK: Final = struct.Struct(">ii")
 _UNSTAMPED: Final = PhysicalOffset(0)  # the ledger sets the offset of a record when its entry gets a position
 _RESIDENT_BYTES: Final = 32 << 20
 
@@ -114,7 +112,7 @@ class RaftLog(CommitLog):
         free_bytes = last.end - self.end
         if free_bytes >= END_BLANK_BYTES:
             at = self.end - last.start
-            last.map[at : at + END_BLANK_BYTES] = _BLANK.pack(free_bytes, BLANK_MAGIC)
+            last.map[at : at + END_BLANK_BYTES] = SIZE_AND_MAGIC.pack(free_bytes, BLANK_MAGIC)
         last.flush()
         self.end = self.committed = PhysicalOffset(last.end)
         return self.end

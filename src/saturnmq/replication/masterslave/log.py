@@ -9,17 +9,12 @@ Requirements: HA-16, HA-17, HA-20, RP-08, RP-10.
 
 from __future__ import annotations
 
-import struct
-from typing import Final
-
 from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES, Message, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.replication.records import check_fields
-from saturnmq.store.log.commit_log import END_BLANK_BYTES, CommitLog
-
-_HEAD: Final = struct.Struct(">ii")
+from saturnmq.store.log.commit_log import END_BLANK_BYTES, SIZE_AND_MAGIC, CommitLog
 
 
 class SlaveLog(CommitLog):
@@ -83,10 +78,10 @@ class SlaveLog(CommitLog):
         while True:
             end, received = self.end, self.received
             file = self._files.find(end)
-            if file is None or received - end < _HEAD.size:
+            if file is None or received - end < SIZE_AND_MAGIC.size:
                 return None
             at = end - file.start
-            size, magic = _HEAD.unpack_from(file.map, at)
+            size, magic = SIZE_AND_MAGIC.unpack_from(file.map, at)
             if magic == BLANK_MAGIC and size == file.end - end:
                 if received < file.end:
                     return None

@@ -6,15 +6,12 @@ bytes from the start of the whole log. A record never spans two files (ST-12). T
 Requirements: ST-01, ST-02, ST-10..ST-12, ST-18..ST-20, MF-02, MF-04, MF-09, MF-11.
 """
 
-# End-of-file filler, big-endian. Source: docs/spec/02 section 15, ST-12.
-#    0  i32  bytes left in the file
-#    4  i32  magic 0xCBD43194
+# End-of-file filler (docs/spec/02 section 15, ST-12): size and magic as a record's, the bytes left in the file and 0xCBD43194.
 
 from __future__ import annotations
 
 import logging
 import mmap
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +24,7 @@ from saturnmq.protocol.message import (
     MESSAGE_MAGIC,
     STORE_TIMESTAMP_END_MAX,
     encode_records,
+    head_struct,
     store_timestamp_of,
 )
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
@@ -41,9 +39,8 @@ from saturnmq.store.settings import StoreSettings
 
 log = logging.getLogger(__name__)
 
-END_BLANK_BYTES: Final = 8  # every file keeps space for a filler header
-_BLANK: Final = struct.Struct(">ii")
-_HEAD: Final = struct.Struct(">ii")
+SIZE_AND_MAGIC: Final = head_struct("total_size", "magic")  # the filler has no more
+END_BLANK_BYTES: Final = SIZE_AND_MAGIC.size  # every file keeps space for the filler
 _CUT_HINT: Final = "Stop the broker and restore the file from a copy."
 _ZERO_STEP: Final = 1 << 16
 _ZEROS: Final = bytes(_ZERO_STEP)
@@ -156,7 +153,7 @@ class CommitLog:
             following = self._next(file.end)
             if free_bytes >= END_BLANK_BYTES:
                 at = self.end - file.start
-                file.target[at : at + END_BLANK_BYTES] = _BLANK.pack(free_bytes, BLANK_MAGIC)
+                file.target[at : at + END_BLANK_BYTES] = SIZE_AND_MAGIC.pack(free_bytes, BLANK_MAGIC)
             self.end = PhysicalOffset(file.end)
         else:
             following = self._next(self.end)
@@ -345,9 +342,9 @@ class CommitLog:
     def record_at(self, offset: PhysicalOffset) -> Record | None:
         """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
-        if file is None or offset < file.start or offset + 8 > min(file.end, self.readable_end):
+        if file is None or offset < file.start or offset + SIZE_AND_MAGIC.size > min(file.end, self.readable_end):
             return None
-        return Record(*_HEAD.unpack_from(file.map, offset - file.start))
+        return Record(*SIZE_AND_MAGIC.unpack_from(file.map, offset - file.start))
 
     def piece_at(self, offset: PhysicalOffset) -> tuple[int, int, mmap.mmap | bytes]:
         """Start and end of the readable part of the file that holds offset, and its mapping; (0, 0, b"") when it is not readable.
@@ -374,7 +371,7 @@ class CommitLog:
     def store_time(self, offset: PhysicalOffset) -> int:
         """Store timestamp of the record at an offset, Unix ms; -1 if there is none."""
         head = self.view(offset, STORE_TIMESTAMP_END_MAX)
-        is_record = head is not None and _HEAD.unpack_from(head)[1] == MESSAGE_MAGIC
+        is_record = head is not None and SIZE_AND_MAGIC.unpack_from(head)[1] == MESSAGE_MAGIC
         return store_timestamp_of(head) if head is not None and is_record else -1
 
     def next_file_start(self, offset: PhysicalOffset) -> PhysicalOffset:

@@ -20,6 +20,7 @@ from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_B
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.cold import RECENT_BYTES
 from saturnmq.store.files.disk import Disk
+from saturnmq.store.log.commit_log import SIZE_AND_MAGIC
 from saturnmq.store.log.log import Log, Record
 from saturnmq.store.recovery.recover import Scan, good_records
 from saturnmq.store.settings import StoreSettings
@@ -35,7 +36,6 @@ FINDS_MAX: Final = 1000  # damaged places that are logged and counted until the 
 _DAY_MS: Final = 86_400_000
 _READ_BYTES_MIN: Final = 65_536
 _READ_BYTES_MAX: Final = 64 << 20  # a longer record is not read ahead as a whole
-_HEAD_BYTES: Final = 8
 
 Sleep = Callable[[float], Awaitable[bool]]
 """Waits some seconds; true if the store stops."""
@@ -120,8 +120,8 @@ class LogScrub:
         """Check records for a short time; the bytes that must be read before the next one, 0 if none."""
         began = perf_counter()
         while self._at < min(stop, self._limit) and perf_counter() - began < SLICE_SECONDS:
-            if self._at + _HEAD_BYTES > self._read_end:
-                return _HEAD_BYTES
+            if self._at + SIZE_AND_MAGIC.size > self._read_end:
+                return SIZE_AND_MAGIC.size
             head = self._store.log.record_at(self._at)
             if head is None:
                 self._at = PhysicalOffset(self._limit)
@@ -155,6 +155,8 @@ class LogScrub:
                 file.path if file is not None else "", at - following + commit_log.file_bytes, at, scan.stopped_by,
             )  # fmt: skip
         after = PhysicalOffset(at + head.size)
-        sound = head.magic == MESSAGE_MAGIC and head.size >= RECORD_FIXED_BYTES and after + _HEAD_BYTES <= following
+        sound = (
+            head.magic == MESSAGE_MAGIC and head.size >= RECORD_FIXED_BYTES and after + SIZE_AND_MAGIC.size <= following
+        )
         begins = commit_log.record_at(after) if sound else None
         self._at = after if begins is not None and begins.magic in (MESSAGE_MAGIC, BLANK_MAGIC) else following

@@ -7,12 +7,6 @@ event loop; only `write_pending` runs in a thread, on a snapshot.
 Requirements: CQ-01..CQ-12, RC-06, RC-10, DEL-09, DUR-04, DUR-13.
 """
 
-# Consume queue unit, 20 bytes, big-endian. Source: docs/spec/02 section 15, CQ-01..03.
-#   at  type  field       meaning
-#    0  i64   phy_offset  where the record starts in the commit log, bytes
-#    8  i32   size        record length, bytes; 0x7FFFFFFF marks an unused leading unit (filler)
-#   12  i64   tags_code   Java hash of the tag; delivery time in ms for delayed messages
-
 from __future__ import annotations
 
 import struct
@@ -30,7 +24,12 @@ from saturnmq.store.files.mapped_file import file_name, numbered_files
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX, Content, QueueExtension
 from saturnmq.store.settings import CONSUME_QUEUE_UNIT_BYTES
 
-UNIT: Final = struct.Struct(">qiq")
+UNIT_FIELDS: Final = {  # of a consume queue unit, 20 bytes, big-endian; docs/spec/02 section 15, CQ-01..03
+    "physical": "q",  # where the record starts in the commit log, bytes
+    "size": "i",  # record length, bytes; 0x7FFFFFFF marks an unused leading unit (filler)
+    "tags_code": "q",  # Java hash of the tag; delivery time in ms for delayed messages
+}
+UNIT: Final = struct.Struct(">" + "".join(UNIT_FIELDS.values()))
 UNIT_BYTES: Final = CONSUME_QUEUE_UNIT_BYTES
 FILLER_SIZE: Final = 0x7FFFFFFF
 _FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
