@@ -23,7 +23,7 @@ from saturnmq.protocol.codes import SCHEDULE_TOPIC, RequestCode
 from saturnmq.protocol.message import Host, Message, decode_records, java_hash
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StoreProfile, StoreSettings
 from saturnmq.store.delay import delay_levels
-from saturnmq.store.maintenance.retention import Usage
+from saturnmq.store.files.capacity import Usage
 from saturnmq.testing import EmbeddedBroker
 
 HOST = Host("127.0.0.1", 1)

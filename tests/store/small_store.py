@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from saturnmq.protocol.message import Host, Message, decode_records
 from saturnmq.store import GetStatus, MessageStore, StoreProfile, StoreSettings
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.files.disk import Disk
-from saturnmq.store.maintenance.retention import Usage
 
 CL: Final = 4096  # bytes of a commit log file
 CQ: Final = 200  # bytes of a consume queue file: ten units

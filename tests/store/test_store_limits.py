@@ -16,9 +16,9 @@ from saturnmq.config.settings import load, to_properties
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import Host, Message, decode_record
 from saturnmq.store import MessageStore, PutResult, StoreProfile, StoreSettings
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import file_name
-from saturnmq.store.maintenance.retention import Usage
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from waiting import until
 

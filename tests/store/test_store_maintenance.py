@@ -32,11 +32,11 @@ from saturnmq.store import (
     StoreSettings,
 )
 from saturnmq.store.delay import delay_levels, due_ms
-from saturnmq.store.files.capacity import percent
+from saturnmq.store.files.capacity import Usage, percent
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.log.log import wait_confirmed
-from saturnmq.store.maintenance.retention import Policy, Usage, decide
+from saturnmq.store.maintenance.retention import Policy, decide
 from saturnmq.store.recovery.opening import FAILURE_NAME
 from saturnmq.store.settings import delete_hours
 from waiting import until

@@ -14,11 +14,11 @@ from small_store import NOW_MS, USAGE_FINE, bodies, message, opened
 
 from saturnmq.protocol.errors import DiskFull, FlushFailed, OutOfDescriptors, StoreError
 from saturnmq.store import MessageStore, PutStatus
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES
 from saturnmq.store.index.message_index import Synced
 from saturnmq.store.maintenance import maintenance
-from saturnmq.store.maintenance.retention import Usage
 
 BEGIN_S = 4096.0  # of the clock; sums of quarters of a second are exact
 

@@ -13,9 +13,9 @@ from small_store import USAGE_FINE, bodies, message, opened
 from saturnmq.protocol.errors import DiskFull, FlushFailed
 from saturnmq.store import PutStatus
 from saturnmq.store import store as store_module
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.maintenance import maintenance
-from saturnmq.store.maintenance.retention import Usage
 from waiting import until
 
 REFUSED = PutStatus.SERVICE_NOT_AVAILABLE

@@ -13,8 +13,9 @@ import pytest
 from small_store import CL, NOW_MS, USAGE_FINE, message, opened
 
 from saturnmq.store import MessageStore
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.maintenance.clock_watch import PAUSE_MS, ClockWatch
-from saturnmq.store.maintenance.retention import MANUAL_RUNS, Usage
+from saturnmq.store.maintenance.retention import MANUAL_RUNS
 
 HOUR_MS = 3_600_000
 NOW = NOW_MS

@@ -33,53 +33,43 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
 from itertools import count, repeat
 from time import monotonic, time_ns
 from typing import Final, TypeAlias
 
 from saturnmq.log_limit import LogLimit
-from saturnmq.protocol.codes import NAME_LENGTH_MAX, TRANSACTION_MASK, SysFlag
-from saturnmq.protocol.errors import FlushFailed, ResourceExhausted, SaturnError, StoreError
+from saturnmq.protocol.codes import NAME_LENGTH_MAX, TRANSACTION_MASK
+from saturnmq.protocol.errors import ResourceExhausted, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Entry, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import tags_code
 from saturnmq.store.append_watch import AppendWatch
 from saturnmq.store.delay import TIMED_TOPICS, unit_code
-from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.record_sums import Sum
-from saturnmq.store.files.reserve import Reserve
-from saturnmq.store.index.index_queue import IndexQueue, ReadLog
-from saturnmq.store.index.message_index import LogPiece, MessageIndex, Record
+from saturnmq.store.index.message_index import MessageIndex, Record
 from saturnmq.store.log.commit_log import plain_log
 from saturnmq.store.log.log import AppendRefused, Group, Log, Position, Space, wait_confirmed
 from saturnmq.store.maintenance.maintenance import FLUSH_TIMEOUT_MS, Maintenance
-from saturnmq.store.maintenance.retention import FULL_PERCENT, Usage
 from saturnmq.store.proposals import ProposalBatch
 from saturnmq.store.queue.consume_queue import ConsumeQueue, QueueShare, Unit
 from saturnmq.store.queue.queues import LIST_NAME, QueueTable
-from saturnmq.store.reading import StoreReader
 from saturnmq.store.recovery import opening
-from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.recovery.hints import start_refusal
 from saturnmq.store.recovery.recover import SkipLog, messages_from
 from saturnmq.store.replicas import DiskAndReplica, ReplicaAcks
 from saturnmq.store.results import Confirmed, PutResult, PutStatus
 from saturnmq.store.settings import FlushDiskType, StoreSettings
+from saturnmq.store.state import NOT_IN_QUEUE, ROLLBACK, StoreState
 
 log = logging.getLogger(__name__)
 
 _REJECTIONS_PER_LOG_LINE: Final = 50_000
 _ZERO_SECTOR: Final = bytes(512)  # a record with such a run looks like a torn one after a crash (recover.is_torn)
-_ROLLBACK: Final = int(SysFlag.ROLLBACK)
 _FIRST: Final = QueueOffset(0)
-_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), _ROLLBACK)
 
-
-_Appended: TypeAlias = tuple[ConsumeQueue | None, Message, QueueOffset, Unit, Record]
-"""A record in the log: its queue if consumers see it, its message (of a batch what it has in common), unit, and index record."""
 
 Recover: TypeAlias = Callable[["MessageStore", Callable[[int, int], None] | None], None]
 """Loads and recovers a store; see `recovery.opening.open_store`."""
@@ -90,7 +80,7 @@ def wall_clock_ms() -> int:
     return time_ns() // 1_000_000
 
 
-class MessageStore(StoreReader):
+class MessageStore(StoreState):
     """The store of one broker; see docs/decisions/0001 for the interface.
 
     Callbacks, all on the event loop:
@@ -128,30 +118,19 @@ class MessageStore(StoreReader):
         index = None
         if settings.message_index_enable:
             index = MessageIndex(settings.index_dir, settings.index_slots, settings.index_entries, disk, clock_ms)
-        super().__init__(settings, log, disk, queues, index)
-        self.on_append: Callable[[str, int, QueueOffset, Sequence[Unit]], None] | None = None
+        super().__init__(settings, log, disk, queues, index, clock_ms)
         self.on_failure: Callable[[SaturnError], None] | None = None
         self.append_watch = AppendWatch(settings.page_cache_busy_ms)
-        self.bit_map: Callable[[str, bytes], bytes | None] | None = None
-        self.replay_from: Callable[[PhysicalOffset], PhysicalOffset] = lambda dispatched: dispatched
-        self.failure: SaturnError | None = None
-        self.clock_ms = clock_ms
         self._recover: Recover = recover or opening.open_store
         self.quorum = self.log.quorum
         # Whether a put is confirmed without waiting for a flush (ASYNC_FLUSH).
         self.confirms_at_once = settings.flush_disk_type is FlushDiskType.ASYNC_FLUSH and not self.quorum
         self.acknowledges_at_once = self.confirms_at_once  # not with SYNC_MASTER
         self.replicas: ReplicaAcks | None = None
-        self.checkpoint = Checkpoint(settings.checkpoint_path, self.disk)
-        self.reserve = Reserve(settings.root / "reserve", settings.reserve_bytes, self.disk)
         self.log.listen(self._flushed, self.stop_writing)
-        # Why messages are rejected although the disk works: it is full, or the index cannot grow. Empty: accepted.
-        self.refusal = ""
-        self._last_store_ms = 0
-        self._dispatched = PhysicalOffset(0)
         skipped = SkipLog()
-        self.read_log: ReadLog = lambda offset: messages_from(self.log, offset, self._dispatched, skipped)
-        self.log_piece: LogPiece | None = self.log.piece_at
+        self.read_log = lambda offset: messages_from(self.log, offset, self._dispatched, skipped)
+        self.log_piece = self.log.piece_at
         self._maintenance = Maintenance(self)
         self.scrub = self._maintenance.scrub
         self._lock = LockFile(settings.root / "lock")
@@ -160,8 +139,6 @@ class MessageStore(StoreReader):
         self._failure_log = LogLimit(monotonic)  # senders decide how many puts fail
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)
-        self._unconfirmed: deque[_Appended] = deque()  # records that are not visible yet
-        self.index_queue = IndexQueue(self.index, self) if self.index is not None else None
 
     # ---- life cycle
 
@@ -315,7 +292,7 @@ class MessageStore(StoreReader):
         try:
             for message, entries in groups:
                 queue, number = None, _FIRST
-                if (message.sys_flag & TRANSACTION_MASK) not in _NOT_IN_QUEUE:
+                if (message.sys_flag & TRANSACTION_MASK) not in NOT_IN_QUEUE:
                     topic, queue_id = message.topic, message.queue_id
                     queue = by_key.get((topic, queue_id)) or self.queues.get_or_make(topic, queue_id)
                     number = queue.next_offset
@@ -350,7 +327,7 @@ class MessageStore(StoreReader):
                 self._unconfirmed.extend(zip(repeat(queue), repeat(message), numbers, units, records, strict=False))
                 continue
             shares = ((topic, message.queue_id, queue, number, units),) if queue is not None else ()
-            is_indexed = (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK
+            is_indexed = (message.sys_flag & TRANSACTION_MASK) != ROLLBACK
             self.dispatch_units(shares, records if is_indexed else [], physical + size)  # type: ignore[arg-type]
         if not self._direct:
             self.wake_flusher()
@@ -412,164 +389,11 @@ class MessageStore(StoreReader):
         status = PutStatus.SERVICE_NOT_AVAILABLE if temporary else PutStatus.CREATE_MAPPED_FILE_FAILED
         return PutResult(status, reason=error.message)
 
-    def next_store_ms(self) -> int:
-        """The current time in Unix ms, but never earlier than the last record's store time (ST-10)."""
-        now = self.clock_ms()
-        if now < self._last_store_ms:
-            return self._last_store_ms
-        self._last_store_ms = now
-        return now
-
-    # ---- dispatch: appended records become visible (RP-01..04)
-
-    @property
-    def dispatched(self) -> PhysicalOffset:
-        """Consume queues and index cover every record before this offset."""
-        return self._dispatched
-
-    @property
-    def last_store_ms(self) -> int:
-        """The latest store time of all records, Unix ms."""
-        return self._last_store_ms
-
-    def dispatch_units(self, shares: Collection[QueueShare], records: list[Record], end: PhysicalOffset) -> None:
-        """Make all records up to `end` visible: append their units and index entries, and notify `on_append`.
-
-        shares: the units of each queue. records: what the index gets, in the order of the log, with those that are in no queue.
-        """
-        for share in shares:
-            topic, queue_id, queue, start, units = share
-            if queue.append_units(start, units) if queue.extension is None else self._append_extended(share, records):
-                self.queues.dirty.add((topic, queue_id))
-            else:
-                self.stop_writing(FlushFailed(f"consume queue {topic}/{queue_id} is missing units before {start}"))
-        if self.index_queue is not None and not self.index_queue.add(records):
-            self.refusal = self.index_queue.refusal
-        self._dispatched = end
-        if self.on_append is not None:
-            for topic, queue_id, _, start, units in shares:
-                self.on_append(topic, queue_id, start, units)
-
-    def _dispatch(self, appended: Iterable[_Appended]) -> None:
-        """Dispatch records in the order of the log; consumers never see one without a queue (RP-02)."""
-        shares: list[QueueShare] = []
-        records: list[Record] = []
-        units: list[Unit] = []
-        latest, end = None, self._dispatched
-        for queue, message, number, unit, record in appended:
-            end = PhysicalOffset(unit[0] + unit[1])
-            if (message.sys_flag & TRANSACTION_MASK) != _ROLLBACK:
-                records.append(record)
-            if queue is not None:
-                if queue is not latest:
-                    latest, units = queue, []
-                    shares.append((message.topic, message.queue_id, queue, number, units))
-                units.append(unit)
-        self.dispatch_units(shares, records, end)
-
-    def dispatch(self, queue: ConsumeQueue | None, message: Message) -> None:
-        """Dispatch a message that another broker has appended to this log."""
-        self.note_store_time(message.store_timestamp_ms)
-        unit = message.physical_offset, message.store_bytes, self.code_of(message)
-        self._dispatch(((queue, message, message.queue_offset, unit, _record_of(message)),))
-
-    def code_of(self, message: Message) -> int:
-        """The code of the message's consume queue unit."""
-        levels = self.settings.message_delay_level
-        return unit_code(message.topic, message.properties_raw, message.store_timestamp_ms, levels)
-
-    def skip_to(self, offset: PhysicalOffset) -> None:
-        """Nothing before an offset of the log is to be dispatched (any more)."""
-        self._dispatched = offset
-
-    def dispatch_again(self, begin: PhysicalOffset) -> None:
-        """Empty consume queues and index; they are filled from `begin` on, where the log begins now. Raises OSError."""
-        self.queues.clear()
-        if self.index is not None and self.index_queue is not None:
-            self.index.clear()
-            self.index_queue.clear()
-        self._dispatched = begin
-        self.queues.restore_ends()
-
-    def note_store_time(self, store_ms: int) -> None:
-        """A record of this time is in the log: later ones get no earlier time."""
-        self._last_store_ms = max(self._last_store_ms, store_ms)
-
-    def _append_extended(self, share: QueueShare, records: list[Record]) -> bool:
-        """Append the units of a queue with an extension, and their content there (CQ-13, CQ-14)."""
-        topic, _, queue, start, units = share
-        contents = {physical: (raw, store_ms) for _, raw, physical, store_ms in records}
-        for number, (physical, size, code) in enumerate(units, start):
-            raw, store_ms = contents[physical]
-            bits = self.bit_map(topic, raw) if self.bit_map is not None else None
-            if not queue.append_extended(QueueOffset(number), physical, size, code, store_ms, bits):
-                return False
-        return True
-
-    def append_unit(self, queue: ConsumeQueue, message: Message, code: int) -> bool:
-        """Append the unit of a message without dispatching it; see `ConsumeQueue.append_units`."""
-        unit = message.physical_offset, message.store_bytes, code
-        if queue.extension is None:
-            return queue.append_units(message.queue_offset, [unit])
-        share = message.topic, message.queue_id, queue, message.queue_offset, [unit]
-        return self._append_extended(share, [_record_of(message)])
-
-    def put_in_index(self) -> bool:
-        """Write queued entries to the index, for a bounded time. False if the disk rejects them, and messages must be (IX-09)."""
-        if self.index_queue is None or self.index_queue.put_in():
-            return True
-        self.refusal = self.index_queue.refusal
-        return False
+    # ---- confirmation and flush
 
     def _flushed(self, end: PhysicalOffset) -> None:
         if not self.confirms_at_once:
             self._confirm(end)
-
-    def commit(self) -> None:
-        """Transient pool: copy buffered bytes to the files, which makes them readable (FLU-07)."""
-        if self.log.pooled:
-            self.log.commit()
-            self._confirm(self.log.readable_end)
-
-    def _confirm(self, end: PhysicalOffset) -> None:
-        unconfirmed = self._unconfirmed
-        confirmed: list[_Appended] = []
-        while unconfirmed and sum(unconfirmed[0][3][:2]) <= end:
-            confirmed.append(unconfirmed.popleft())
-        if confirmed:
-            self._dispatch(confirmed)
-
-    def dispatch_unconfirmed(
-        self, begin: PhysicalOffset, end: PhysicalOffset, header_bytes: int, count_max: int
-    ) -> list[Message]:
-        """Dispatch records appended here that lie one after another from `begin` to `end`, header_bytes apart.
-
-        Returns the message of each.
-        """
-        unconfirmed = self._unconfirmed
-        confirmed: list[_Appended] = []
-        while unconfirmed and len(confirmed) < count_max:
-            physical, size, _ = unconfirmed[0][3]
-            if physical != begin or physical + size > end:
-                break
-            begin = PhysicalOffset(physical + size + header_bytes)
-            confirmed.append(unconfirmed.popleft())
-        if confirmed:
-            self._dispatch(confirmed)
-        return [message for _, message, *_ in confirmed]
-
-    @property
-    def has_unconfirmed(self) -> bool:
-        """Whether messages that were appended here wait for their confirmation."""
-        return bool(self._unconfirmed)
-
-    def discard_unconfirmed(self) -> None:
-        """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
-        self._unconfirmed.clear()
-        for queue in self.queues.by_key.values():
-            queue.next_offset = queue.max_offset
-
-    # ---- confirmation and flush
 
     def when_confirmed(self, result: PutResult, callback: Confirmed) -> None:
         """Run the callback with the final status of a put and the reason of a failure, possibly before this call returns.
@@ -626,20 +450,6 @@ class MessageStore(StoreReader):
             if self.on_failure is not None:
                 self.on_failure(failure)
 
-    def recheck(self, usage: Usage) -> None:
-        """Accept or reject messages according to the current disk usage and index state (DEL-04..06, IX-09, DUR-15)."""
-        self.refusal = ""
-        worst = max(usage.commit_log, usage.consume_queue)
-        if worst > FULL_PERCENT:
-            self.refusal = f"the disk is full: CL: {usage.commit_log}% CQ: {usage.consume_queue}% INDEX: {usage.index}%"
-        else:
-            self.put_in_index()
-
-    @property
-    def behind_bytes(self) -> int:
-        """Bytes appended but not visible to consumers yet (RP-01)."""
-        return self.log.end - self.dispatched
-
     # ---- deletion
 
     def delete_topic(self, topic: str) -> None:
@@ -663,15 +473,3 @@ class MessageStore(StoreReader):
         expired = [key for key, queue in self.queues.by_key.items() if key[0] not in keep and queue.is_expired(start)]
         yield from self.queues.removing(expired)
         return len(expired)
-
-    def disk_usage(self) -> Usage:
-        """Current usage of the file systems in percent; of several commit log folders the emptiest counts (DEL-05)."""
-        used, settings = capacity.used_percent, self.settings
-        return Usage(
-            min(map(used, settings.commit_log_dirs)), used(settings.consume_queue_dir), used(settings.index_dir)
-        )
-
-
-def _record_of(message: Message) -> Record:
-    """The record of a message for the index."""
-    return message.topic, message.properties_raw, message.physical_offset, message.store_timestamp_ms

@@ -12,7 +12,7 @@ from typing import Final
 
 from saturnmq.protocol.errors import DiskFull
 from saturnmq.store import MessageStore
-from saturnmq.store.maintenance.retention import Usage
+from saturnmq.store.files.capacity import Usage
 
 _FULL: Final = Usage(100, 100, 100)
 

@@ -19,9 +19,9 @@ from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, Host, Message, encode_record, java_hash
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.store import FlushDiskType, MessageStore, PutStatus, StateFile, StoreSettings
+from saturnmq.store.files.capacity import Usage
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.record_sums import PREFIX
-from saturnmq.store.maintenance.retention import Usage
 
 QueueKey: TypeAlias = tuple[str, int]
 BROKER: Final = Host("127.0.0.1", 10911)

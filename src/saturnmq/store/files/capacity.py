@@ -6,11 +6,22 @@ Requirements: DEL-04, DEL-05, ST-20, BP-04.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 NEARLY_FULL_PERCENT: Final = 85
+FULL_PERCENT: Final = 90  # messages are rejected (DEL-04)
 _DEFAULT_MEMORY: Final = 24 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Used share of the file systems, whole percent, rounded up; -1 if it cannot be read."""
+
+    commit_log: int
+    consume_queue: int
+    index: int
 
 
 def percent(used: int, total: int) -> int:

@@ -13,23 +13,21 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
-from saturnmq.protocol.errors import DiskFull, FlushFailed, OutOfDescriptors, SaturnError, StoreError
+from saturnmq.protocol.errors import DiskFull, FlushFailed, OutOfDescriptors, StoreError
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import PAGE_BYTES
-from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.index.index_queue import IndexQueue
 from saturnmq.store.index.message_index import IndexFlush, MessageIndex, Synced
-from saturnmq.store.log.log import Log, wait_confirmed
+from saturnmq.store.log.log import wait_confirmed
 from saturnmq.store.maintenance.clock_watch import ClockWatch
-from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, Usage, decide
+from saturnmq.store.maintenance.retention import MANUAL_RUNS, Policy, decide
 from saturnmq.store.maintenance.scrub import LogScrub
-from saturnmq.store.queue.queues import QueueTable
-from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
-from saturnmq.store.settings import StoreSettings, delete_hours
+from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Note
+from saturnmq.store.settings import delete_hours
+from saturnmq.store.state import StoreState
 from saturnmq.tasks import supervised
 
 log = logging.getLogger(__name__)
@@ -46,43 +44,10 @@ _INDEX_LOSSES_MAX: Final = 2  # a disk that fails more often takes no messages
 FLUSH_TIMEOUT_MS: Final = 600_000
 
 
-class MaintainedStore(Protocol):
-    """The open store that the task works on."""
-
-    settings: StoreSettings
-    disk: Disk
-    clock_ms: Callable[[], int]
-    log: Log
-    queues: QueueTable
-    index: MessageIndex | None
-    index_queue: IndexQueue | None
-    checkpoint: Checkpoint
-    reserve: Reserve
-    failure: SaturnError | None
-    refusal: str
-    replay_from: Callable[[PhysicalOffset], PhysicalOffset]
-
-    @property
-    def dispatched(self) -> PhysicalOffset: ...
-
-    @property
-    def last_store_ms(self) -> int: ...
-
-    def commit(self) -> None: ...
-
-    def put_in_index(self) -> bool: ...
-
-    def stop_writing(self, failure: SaturnError) -> None: ...
-
-    def disk_usage(self) -> Usage: ...
-
-    def recheck(self, usage: Usage) -> None: ...
-
-
 class Maintenance:
     """The maintenance of one store. scrub: checks its whole log slowly."""
 
-    def __init__(self, store: MaintainedStore) -> None:
+    def __init__(self, store: StoreState) -> None:
         self._store = store
         self.scrub = LogScrub(store)
         self._task: asyncio.Task[None] | None = None

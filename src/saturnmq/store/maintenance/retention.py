@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from saturnmq.store.files.capacity import FULL_PERCENT, Usage
+
 FILES_PER_RUN: Final = 10
 FORCE_PERCENT: Final = 85  # unexpired files are deleted too (DEL-04)
-FULL_PERCENT: Final = 90  # messages are rejected (DEL-04)
 MANUAL_RUNS: Final = 20  # runs armed by one manual trigger (DEL-08)
 
 
@@ -23,15 +24,6 @@ class Policy:
     reserved_ms: int
     used_percent_max: int
     forcible: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Used share of the file systems, whole percent, rounded up; -1 if it cannot be read."""
-
-    commit_log: int
-    consume_queue: int
-    index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
-from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import BLANK_MAGIC, MESSAGE_MAGIC, RECORD_FIXED_BYTES
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store.cold import RECENT_BYTES
-from saturnmq.store.files.disk import Disk
 from saturnmq.store.log.commit_log import SIZE_AND_MAGIC
-from saturnmq.store.log.log import Log, Record
+from saturnmq.store.log.log import Record
 from saturnmq.store.recovery.recover import Scan, good_records
-from saturnmq.store.settings import StoreSettings
+from saturnmq.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +44,10 @@ def step_bytes(span_bytes: int, days: int, elapsed_ms: float = STEP_MS) -> int:
     return max(int(span_bytes * elapsed_ms) // (max(days, 1) * _DAY_MS), STEP_BYTES_MIN)
 
 
-class ScrubbedStore(Protocol):
-    """The open store whose log is checked."""
-
-    settings: StoreSettings
-    disk: Disk
-    log: Log
-    failure: SaturnError | None
-
-
 class LogScrub:
     """damaged: number of damaged records since the start. passes: how often the whole log was checked."""
 
-    def __init__(self, store: ScrubbedStore) -> None:
+    def __init__(self, store: StoreState) -> None:
         self.damaged = self.passes = 0
         self._store = store
         self._at = PhysicalOffset(0)

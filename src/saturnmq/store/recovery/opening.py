@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import thread_time
-from typing import Final, Protocol
+from typing import Final
 
 from saturnmq.hot.index_entries import weight_of
 from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
@@ -24,18 +24,14 @@ from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
 from saturnmq.protocol.properties import KEYS, UNIQUE_KEY
-from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import is_zero, numbered_files
-from saturnmq.store.files.reserve import Reserve
 from saturnmq.store.files.state_file import write_marker
 from saturnmq.store.index.index_file import NAME_DIGITS
 from saturnmq.store.index.index_queue import SLICE_BYTES, IndexQueue
-from saturnmq.store.index.message_index import WORDS_MAX, MessageIndex, Record, Synced, is_indexed
-from saturnmq.store.log.log import Log
+from saturnmq.store.index.message_index import WORDS_MAX, Record, Synced, is_indexed
 from saturnmq.store.queue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, Unit
 from saturnmq.store.queue.queue_extension import ADDRESS_MAX
-from saturnmq.store.queue.queues import QueueTable
-from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Checkpoint, Note
+from saturnmq.store.recovery.checkpoint import BOUNDARY_BYTES, Note
 from saturnmq.store.recovery.hints import log_files_hint
 from saturnmq.store.recovery.recover import (
     RecoveryFacts,
@@ -46,7 +42,7 @@ from saturnmq.store.recovery.recover import (
     good_records,
     plan,
 )
-from saturnmq.store.settings import StoreSettings
+from saturnmq.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
@@ -64,40 +60,7 @@ _PREPARED = int(SysFlag.PREPARED)
 _ROLLBACK = int(SysFlag.ROLLBACK)
 
 
-class RecoveredStore(Protocol):
-    """The store that is opened; queues and index are filled from its log."""
-
-    settings: StoreSettings
-    disk: Disk
-    log: Log
-    queues: QueueTable
-    index: MessageIndex | None
-    index_queue: IndexQueue | None
-    checkpoint: Checkpoint
-    reserve: Reserve
-
-    @property
-    def last_store_ms(self) -> int: ...
-
-    @property
-    def dispatched(self) -> PhysicalOffset: ...
-
-    def skip_to(self, offset: PhysicalOffset) -> None: ...
-
-    def note_store_time(self, store_ms: int) -> None: ...
-
-    def place_of(self, physical: PhysicalOffset) -> tuple[int, int, QueueOffset] | None: ...
-
-    def code_of(self, message: Message) -> int: ...
-
-    def append_unit(self, queue: ConsumeQueue, message: Message, code: int) -> bool: ...
-
-    def begin_maintenance(self, boundaries: Sequence[PhysicalOffset]) -> None: ...
-
-    def write_note(self) -> None: ...
-
-
-def open_store(store: RecoveredStore, rebuild: Callable[[int, int], None] | None = None) -> None:
+def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = None) -> None:
     """Load and recover the store. Raises StoreError, OSError.
 
     If rebuild is given, all consume queues and the index are rebuilt; it is called with the bytes read and the total.
@@ -172,7 +135,7 @@ def let_index_lag(queue: IndexQueue, begin: PhysicalOffset) -> None:
     queue.rebuild(begin)
 
 
-def _with_checksums(store: RecoveredStore, todo: RecoveryPlan) -> RecoveryPlan:
+def _with_checksums(store: StoreState, todo: RecoveryPlan) -> RecoveryPlan:
     """The plan with the end of the durable log as the checksums behind the checkpoint prove it.
 
     Raises CorruptRecord for a record that was damaged since it was synced. Another broker that wrote the files since then has
@@ -202,14 +165,14 @@ def failed_flush(root: Path) -> PhysicalOffset | None:
         return PhysicalOffset(0)
 
 
-def mark_failure(store: RecoveredStore, failure: SaturnError) -> None:
+def mark_failure(store: StoreState, failure: SaturnError) -> None:
     """Write a recovery marker for the next start (DUR-07). On a broken disk that may fail, which is only logged."""
     path = store.settings.root / FAILURE_NAME
     text = json.dumps({"offset": store.log.confirmed_end, "reason": failure.message})
     write_marker(path, text.encode(), store.disk)
 
 
-def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
+def _drop_unallocated_file(store: StoreState, *, clean: bool) -> None:
     """Delete a last commit log file that a crash left unallocated: it holds no data.
 
     After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
@@ -225,7 +188,7 @@ def _drop_unallocated_file(store: RecoveredStore, *, clean: bool) -> None:
         store.disk.unlink(paths[-1])
 
 
-def load_index(store: RecoveredStore, *, clean: bool) -> PhysicalOffset | None:
+def load_index(store: StoreState, *, clean: bool) -> PhysicalOffset | None:
     """Load the index; returns from where the log must be indexed again, None if another broker wrote it and it is whole."""
     note = store.checkpoint.note
     begin = _load_index(store, note, clean=clean) if store.index is not None else None
@@ -234,7 +197,7 @@ def load_index(store: RecoveredStore, *, clean: bool) -> PhysicalOffset | None:
     return note.indexed if begin is None else min(begin, note.indexed)
 
 
-def _load_index(store: RecoveredStore, note: Note | None, *, clean: bool) -> PhysicalOffset | None:
+def _load_index(store: StoreState, note: Note | None, *, clean: bool) -> PhysicalOffset | None:
     assert store.index is not None
     damaged = store.index.load(unclean=not clean)
     synced = Synced(note.index_file, note.index_entries, note.index_end_ms, note.indexed) if note is not None else None
@@ -248,7 +211,7 @@ def _load_index(store: RecoveredStore, note: Note | None, *, clean: bool) -> Phy
     return store.index.dispatch_from if damaged else None
 
 
-def _empty(store: RecoveredStore) -> None:
+def _empty(store: StoreState) -> None:
     """Without a commit log, delete everything that points into it (RC-11)."""
     if store.queues.max_physical > 0:
         log.warning(
@@ -266,7 +229,7 @@ def _empty(store: RecoveredStore) -> None:
     store.write_note()
 
 
-def _from_nothing(store: RecoveredStore, todo: RecoveryPlan) -> RecoveryPlan:
+def _from_nothing(store: StoreState, todo: RecoveryPlan) -> RecoveryPlan:
     """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
     start = store.log.first_position
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
@@ -279,7 +242,7 @@ class _Recovery:
     """Carries out a plan on one store."""
 
     def __init__(
-        self, store: RecoveredStore, todo: RecoveryPlan, *, rebuild: bool, index_from: PhysicalOffset | None
+        self, store: StoreState, todo: RecoveryPlan, *, rebuild: bool, index_from: PhysicalOffset | None
     ) -> None:
         self.store = store
         self.todo = todo
@@ -553,7 +516,7 @@ def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
     return message.queue_offset >= queue.max_offset and (first is None or first[0] > message.physical_offset)
 
 
-def _settle(store: RecoveredStore, todo: RecoveryPlan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
+def _settle(store: StoreState, todo: RecoveryPlan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
     if not changed and store.checkpoint.note is not None:
         store.begin_maintenance(boundaries)
