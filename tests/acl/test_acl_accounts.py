@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saturnmq.acl import files as files_module
 from saturnmq.acl.accounts import ANY, DENY, PUB, SUB, make_account, parse_permission, permits, shown_resource
 from saturnmq.acl.documents import (
     BYTES_MAX,
@@ -366,7 +365,7 @@ def test_changed_file_is_durable_before_and_after_it_replaces_the_old_one(
 
     monkeypatch.setattr(os, "fsync", seen_fsync)
     monkeypatch.setattr(Path, "replace", seen_replace)
-    monkeypatch.setattr(files_module, "sync_path", lambda folder: steps.append(("folder", folder)))
+    monkeypatch.setattr("saturnmq.durable.sync_path", lambda folder: steps.append(("folder", folder)))
     files.save(files.default, lambda document: without_account(document, "rocketmq2"), 1)
     assert steps == [("fsync", True), ("plain_acl.yml.tmp", "plain_acl.yml"), ("folder", path.parent)]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, MessageQueue
-from saturnmq.client.consumer import offsets as module
+from saturnmq import Client, MessageQueue, durable
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
 from saturnmq.errors import ClientError
 from saturnmq.protocol.bodies import ResetOffsetBody
@@ -176,7 +175,7 @@ def test_local_file_is_replaced_in_an_order_that_survives_a_crash(
     """The new content is durable before the old file is renamed, and the folder last."""
     path = tmp_path / "offsets.json"
     steps: list[object] = []
-    fsync, replace, sync_path = os.fsync, Path.replace, module.sync_path
+    fsync, replace, sync_path = os.fsync, Path.replace, durable.sync_path
 
     def seen_fsync(number: int) -> None:
         steps.append(("fsync", os.fstat(number).st_size))
@@ -190,14 +189,14 @@ def test_local_file_is_replaced_in_an_order_that_survives_a_crash(
         steps.append(("folder", folder))
         sync_path(folder)
 
-    monkeypatch.setattr(module.os, "fsync", seen_fsync)
+    monkeypatch.setattr(os, "fsync", seen_fsync)
     monkeypatch.setattr(Path, "replace", seen_replace)
 
     async def work() -> None:
         offsets = LocalOffsets(path)
         for number in (1, 2):
             offsets.update(ZERO, at(number))
-            monkeypatch.setattr(module, "sync_path", sync_path if number == 1 else seen_sync)
+            monkeypatch.setattr(durable, "sync_path", sync_path if number == 1 else seen_sync)
             steps.clear()
             await offsets.persist_all()
 

@@ -29,7 +29,7 @@ from saturnmq.acl.documents import (
     write_document,
 )
 from saturnmq.acl.rules import AccessRules
-from saturnmq.durable import sync_path
+from saturnmq.durable import replace_file
 from saturnmq.protocol.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -234,18 +234,8 @@ class AccountFiles:
         if len(data) > BYTES_MAX:
             raise ConfigError(f"account file {path} would have {len(data)} bytes, at most {BYTES_MAX} are allowed")
         rules = read_rules(data, resolve_secret)
-        temporary = path.with_name(path.name + ".tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)
-            with os.fdopen(
-                os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
-            ) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_path(path.parent)
+            replace_file(path, data)
         except OSError as error:
             raise ConfigError(f"account file {path} cannot be written: {error.strerror}") from error
         status = path.stat()

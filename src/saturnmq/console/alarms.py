@@ -28,7 +28,7 @@ from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.connection import ask_each
 from saturnmq.admin.monitoring import post_json
 from saturnmq.admin.survey import Survey
-from saturnmq.durable import sync_path
+from saturnmq.durable import replace_file
 from saturnmq.escaping import quoted
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -131,13 +131,7 @@ class RulesFile:
         text = json.dumps(
             {"limits": rules.limits, "groups": {name: asdict(rule) for name, rule in rules.groups.items()}}, indent=1
         )
-        temporary_path = self._path.with_suffix(".json.tmp")
-        temporary_path.write_text(text, encoding="utf-8")
-        sync_path(temporary_path)
-        if self._path.exists():
-            self._path.replace(self._path.with_suffix(".json.bak"))
-        temporary_path.replace(self._path)
-        sync_path(self._path.parent)  # the rename, too, survives a crash
+        replace_file(self._path, text.encode(), mode=0o666, has_backup=True)
 
 
 def place_of(broker: BrokerState) -> str:

@@ -13,7 +13,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from saturnmq.durable import sync_path
+from saturnmq.durable import replace_file
 from saturnmq.protocol.addresses import network_of
 from saturnmq.protocol.errors import ConfigError
 
@@ -146,13 +145,7 @@ class Users:
         """Replace the file at once: a console that reads it meanwhile sees the old one or the new one."""
         document = {"users": {user.name: {"role": user.role, "password": user.password} for user in users.values()}}
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        temporary_path = self.path.with_name(f"{self.path.name}.tmp")
-        temporary_path.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(document, file, indent=2)
-        sync_path(temporary_path)
-        temporary_path.replace(self.path)
-        sync_path(self.path.parent)
+        replace_file(self.path, json.dumps(document, indent=2).encode())
 
     def find(self, name: str) -> User | None:
         """The user of a name. Raises ConfigError if the file cannot be used."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import Final, Protocol
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.outages import Outages
-from saturnmq.durable import sync_path
+from saturnmq.durable import replace_file
 from saturnmq.errors import ClientError
 from saturnmq.protocol.bodies import MessageQueue, ResetOffsetBody
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -193,7 +192,8 @@ class LocalOffsets(_Cached):
             if offsets == self._written:
                 return
             try:
-                await asyncio.to_thread(_write_offsets, self.path, ResetOffsetBody(offsets).encode())
+                data = ResetOffsetBody(offsets).encode()
+                await asyncio.to_thread(replace_file, self.path, data, mode=0o666, has_backup=True)
             except OSError as error:
                 logger.warning("offsets not written path=%s error=%s", self.path, error)
                 return
@@ -214,20 +214,3 @@ def _read_offsets(path: Path) -> dict[MessageQueue, QueueOffset]:
         raise ClientError(f"the offsets of this consumer cannot be read: {'; '.join(problems)}",
                           hint="Repair or remove the file; without it the consumer begins where `start` says.")  # fmt: skip
     return {}
-
-
-def _write_offsets(path: Path, data: bytes) -> None:
-    """Replace the file so that a crash leaves it or its `.bak` intact.
-
-    Write `.tmp`, fsync, rename the old file to `.bak`, rename `.tmp`, fsync the directory.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        path.replace(path.with_name(path.name + ".bak"))
-    temporary.replace(path)
-    sync_path(path.parent)
