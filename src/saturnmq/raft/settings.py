@@ -9,7 +9,7 @@ Requirements: DL-M02..DL-M04, CHA-07, SEC-18. Keys: docs/spec/04-dledger.md sect
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,11 +36,16 @@ class RaftProfile(Enum):
     FAST = "fast"
 
 
-# Per profile, in ms: heartbeat interval, minimum and maximum vote interval, commit idle time, vote wait. Used where the file
-# does not set the key (0 in the fields below).
-_PROFILES: Final = {
-    RaftProfile.STANDARD: (2000, 300, 1000, 1000, 2000),
-    RaftProfile.FAST: (500, 150, 500, 50, 500),
+_TIMERS: Final = (
+    "heartbeat_interval_ms",
+    "vote_interval_min_ms",
+    "vote_interval_max_ms",
+    "commit_idle_ms",
+    "vote_wait_ms",
+)
+_PROFILES: Final = {  # values of _TIMERS, where the file does not set the key (0 in the fields below)
+    RaftProfile.STANDARD: dict(zip(_TIMERS, (2000, 300, 1000, 1000, 2000), strict=True)),
+    RaftProfile.FAST: dict(zip(_TIMERS, (500, 150, 500, 50, 500), strict=True)),
 }
 
 
@@ -212,30 +217,10 @@ class RaftSettings:
     def _of(self, profile: RaftProfile, file_bytes: int, sync_before_ack: bool) -> CoreSettings:
         from saturnmq.raft.core.settings import CoreSettings  # a broker without DLedger needs none
 
-        heartbeat_ms, vote_min_ms, vote_max_ms, commit_idle_ms, vote_wait_ms = _PROFILES[profile]
+        shared = {each.name: getattr(self, each.name) for each in fields(CoreSettings) if hasattr(self, each.name)}
+        timers = {name: shared[name] or default for name, default in _PROFILES[profile].items()}
         return CoreSettings(
-            heartbeat_interval_ms=self.heartbeat_interval_ms or heartbeat_ms,
-            heartbeat_leak_max=self.heartbeat_leak_max,
-            lease_ms=self.lease_ms,
-            vote_interval_min_ms=self.vote_interval_min_ms or vote_min_ms,
-            vote_interval_max_ms=self.vote_interval_max_ms or vote_max_ms,
-            vote_wait_ms=self.vote_wait_ms or vote_wait_ms,
-            take_vote_interval_min_ms=self.take_vote_interval_min_ms,
-            take_vote_interval_max_ms=self.take_vote_interval_max_ms,
-            rpc_timeout_ms=self.rpc_timeout_ms,
-            append_wait_ms=self.append_wait_ms,
-            pending_requests_max=self.pending_requests_max,
-            push_timeout_ms=self.push_timeout_ms,
-            commit_idle_ms=self.commit_idle_ms or commit_idle_ms,
-            batch_push=self.batch_push or self.batch_push_java,
-            batch_push_bytes=self.batch_push_bytes,
-            batch_push_auto=self.batch_push_auto,
-            batch_push_auto_bytes=self.batch_push_auto_bytes,
-            push_throttle_bytes=self.push_throttle_bytes,
-            push_quota_bytes=self.push_quota_bytes,
-            transfer_lag_max=self.transfer_lag_max,
-            transfer_wait_ms=self.transfer_wait_ms,
-            preferred_leaders=self.preferred_leaders,
+            **shared | timers | {"batch_push": self.batch_push or self.batch_push_java},
             sync_before_ack=sync_before_ack,
             file_bytes=file_bytes,
             announces_interval=profile is not RaftProfile.STANDARD,
