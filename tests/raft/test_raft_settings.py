@@ -13,7 +13,7 @@ from saturnmq.raft.core.settings import CoreSettings
 from saturnmq.raft.ledger.layout import EntryHeader
 from saturnmq.raft.ledger.walk import END_OF_FILES, NO_ENTRY, Walk, fault_of
 from saturnmq.raft.settings import RaftProfile, RaftSettings, broker_id, parse_peers
-from saturnmq.raft.sync_pause import SyncPause
+from saturnmq.raft.ticker import SyncPause
 
 PEERS = "n0-127.0.0.1:40911;n1-node-1.local:40912;n2-10.0.0.3:40913"
 

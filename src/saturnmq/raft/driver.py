@@ -56,7 +56,6 @@ from saturnmq.raft.core.messages import (
 )
 from saturnmq.raft.core.node import Node, keep_body
 from saturnmq.raft.core.state import HardState
-from saturnmq.raft.ledger.damage_mark import DamageMark
 from saturnmq.raft.ledger.files import BodyCheck, LedgerFiles, any_body
 from saturnmq.raft.ledger.layout import LedgerCheckpoint
 from saturnmq.raft.ledger.member_entries import MembersFile
@@ -64,14 +63,12 @@ from saturnmq.raft.ledger.opened import CheckpointRounds, checkpoint_of, open_le
 from saturnmq.raft.ledger.retention import HOUR_MS, DiskState, RetentionSettings, disk_state, files_to_delete
 from saturnmq.raft.ledger.scrub import Scrub
 from saturnmq.raft.ledger.space import member_ratio, takes_files
-from saturnmq.raft.ledger.term_file import CheckpointFile, TermFile
+from saturnmq.raft.ledger.term_file import CheckpointFile, DamageMark, TermFile
 from saturnmq.raft.listener import Listener
-from saturnmq.raft.member_addresses import use_members
 from saturnmq.raft.member_status import MemberStatus
 from saturnmq.raft.peers import ADMIN_CODES, Peers
 from saturnmq.raft.settings import RaftSettings
-from saturnmq.raft.sync_pause import SyncPause
-from saturnmq.raft.ticker import Ticker, wait_until
+from saturnmq.raft.ticker import SyncPause, Ticker, wait_until
 from saturnmq.raft.wire.codec import DLedgerCode
 from saturnmq.server_admin import LOOPBACK
 from saturnmq.store.files.disk import Disk
@@ -445,7 +442,7 @@ class RaftMember:
             generations = action.generations
             return self._in_thread(lambda: self._members_file.write(generations))
         elif isinstance(action, MembersChanged):
-            use_members(self.settings, self.peers, action.configuration, action.former)
+            self.peers.use_members(self.settings, action.configuration, action.former)
         elif isinstance(action, TimersChanged):
             log.info("timers changed fast=%s member=%s", action.fast, self.settings.self_id)
         elif isinstance(action, RaiseAlarm):

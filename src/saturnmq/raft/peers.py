@@ -28,6 +28,7 @@ from saturnmq.protocol.errors import BodyError, RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.raft.access import Origin, PeerAccess
 from saturnmq.raft.cluster_secret import FIELD, ClusterSecret, Verdict
+from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.messages import (
     AppendRequest,
     Code,
@@ -39,6 +40,7 @@ from saturnmq.raft.core.messages import (
     Request,
     Response,
 )
+from saturnmq.raft.settings import RaftSettings
 from saturnmq.raft.wire.codec import (
     RESPONSE_HEADER_CODE,
     DLedgerCode,
@@ -162,11 +164,25 @@ class Peers:
         self._readdressed[name] = self._addresses[name] = address
         self._binary_peers.discard(name)
 
-    def replace(self, addresses: Mapping[str, str]) -> None:
-        """These are the members and their addresses from now on; the hosts are those that may connect."""
+    def use_members(self, settings: RaftSettings, now: Configuration, former: dict[str, str]) -> None:
+        """Call the members of the configuration in use, and accept connections of their hosts.
+
+        The hosts of dLegerPeers may connect too, unless the log says that a member was removed: a member that copies an early part
+        of the log has an early configuration in use, and its leader may have joined later. former: members whose removal is not
+        committed.
+        """
+        self_id = settings.self_id
+        named = {n: address for n, address in settings.peers.items() if n == self_id or n not in now.removed}
+        addresses = {**named, **former, **now.addresses}
         self.access.replace_hosts(map(host_of, addresses.values()))
         self._addresses = {**addresses, **{n: a for n, a in self._readdressed.items() if n in addresses}}
         self._binary_peers &= self._addresses.keys()
+        log.info(
+            "members of the group index=%s voters=%s learners=%s member=%s",
+            *(now.index, ",".join(now.voters), ",".join(sorted(now.learners)), self_id),
+        )
+        if now.index >= 0 and set(now.addresses.items()) != set(settings.peers.items()):
+            log.warning("dLegerPeers overridden by the log member=%s peers=%s", self_id, now.peers_text)
 
     # server side
 

@@ -1,4 +1,7 @@
-"""Schedules the ticks of a member's core: at least TICK_MS apart while inputs arrive, else at the core's next timer (DL-E02)."""
+"""Schedules the ticks of a member's core: at least TICK_MS apart while inputs arrive, else at the core's next timer (DL-E02).
+
+And the pause between two asynchronous flushes of its ledger (DL-S04).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from typing import Final
 
 TICK_MS = 10
 AFTER_INPUT_MS: Final = 2  # an append is usually answered by then, so the tick after it does not delay the answer
+# The pause is SYNC_REST times the duration of the last flush, within SYNC_REST_MS. Not less, because an fsync delays writes of the
+# event loop; not more, because that is the flush interval of a broker without DLedger.
+SYNC_REST: Final = 4
+SYNC_REST_MS: Final = range(50, 501)
 SLEEP_MS_MAX: Final = 1000  # longest sleep of an idle member: its clock may run faster than the event loop's
 
 
@@ -61,3 +68,16 @@ async def wait_until(due_in_ms: int, changed: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(due_in_ms, SLEEP_MS_MAX) / 1000):
                 await changed.wait()
+
+
+class SyncPause:
+    """Whether the next flush without waiters may begin. until_ms: when it may."""
+
+    def __init__(self) -> None:
+        self.until_ms = 0
+
+    def sync_ended(self, now_ms: int, took_ms: int) -> None:
+        self.until_ms = now_ms + min(max(SYNC_REST * took_ms, SYNC_REST_MS[0]), SYNC_REST_MS[-1])
+
+    def is_over(self, now_ms: int) -> bool:
+        return now_ms >= self.until_ms

@@ -1,22 +1,27 @@
-"""The two state files of a ledger: `currterm` with term and vote, `checkpoint` with the last stored and committed index.
+"""The state files of a ledger: `currterm` with term and vote, `checkpoint` with the last stored and committed index, `damaged`.
 
-Requirements: DL-M01, DL-Q07, DL-X01, DUR-11, DUR-15. Format: docs/spec/04-dledger.md section 5.4.
+Requirements: DL-M01, DL-Q07, DL-X01, DUR-10, DUR-11, DUR-15. Format: docs/spec/04-dledger.md section 5.4.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
 from saturnmq.protocol.errors import CorruptRecord, SaturnError
 from saturnmq.raft.core.ids import Term
 from saturnmq.raft.core.state import HardState
+from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import LedgerCheckpoint, format_checkpoint, format_term, parse_checkpoint, parse_term
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.reserve import Reserve
-from saturnmq.store.files.state_file import StateFile
+from saturnmq.store.files.state_file import StateFile, write_marker
+
+log = logging.getLogger(__name__)
 
 RESERVE_BYTES: Final = 65_536
+MARK_NAME: Final = "damaged"
 
 
 class TermFile:
@@ -88,3 +93,36 @@ class CheckpointFile:
             return self._file.read(parse_checkpoint) or LedgerCheckpoint()
         except SaturnError:
             return LedgerCheckpoint()
+
+
+class DamageMark:
+    """The file `damaged` next to `currterm`: index of the damaged entry that made the member fail, for the next start (DUR-10).
+
+    It is a hint: the next start reads the entry again.
+    """
+
+    def __init__(self, folder: Path, disk: Disk | None) -> None:
+        self._path = folder / MARK_NAME
+        self._disk = disk or Disk()
+
+    def leave(self, index: int) -> None:
+        """Write the marker durably. Failure, likely on a broken disk, is only logged; the next start then repairs nothing."""
+        write_marker(self._path, b"%d" % index, self._disk, level=logging.ERROR)
+
+    def damaged(self, files: LedgerFiles) -> int:
+        """The index in the marker if that entry is still damaged; else -1, and the marker is removed."""
+        try:
+            try:
+                index = int(self._path.read_bytes())
+                files.entry(index)
+            except CorruptRecord as error:
+                log.warning("damaged entry to repair before an election index=%s error=%s", index, error.message)
+                return index
+            except ValueError:
+                log.warning("unreadable damage marker deleted path=%s", self._path)
+            self._disk.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("damage marker not removed path=%s error=%s", self._path, error)
+        return -1
