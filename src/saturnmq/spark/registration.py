@@ -1,11 +1,15 @@
-"""Registers the data source classes with a Spark session, classic or Spark Connect."""
+"""Registers the data source classes with a Spark session, classic or Spark Connect.
+
+Requirements: SCL-02, SPK-09.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -13,10 +17,13 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark.installed_python import planners_use_installed
 from saturnmq.spark.options import MAPPERS_ENVIRONMENT, mapper_names
 from saturnmq.spark.session_kind import is_connect
-from saturnmq.spark.shipped import planners_see_shipped
 from saturnmq.spark.source import RocketMQDataSource, SaturnMQDataSource
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
 Mapper = str | Callable[..., Any]
+_PATH: Final = "PYTHONPATH"
 
 
 def register_formats(spark: SparkSession, mappers: Iterable[Mapper] = ()) -> None:
@@ -56,3 +63,27 @@ def with_mappers(source_class: type[RocketMQDataSource], permitted_mappers: Sequ
         if permitted_mappers
         else source_class
     )
+
+
+@contextmanager
+def planners_see_shipped(context: SparkContext) -> Iterator[None]:
+    """Register data sources inside this block with the driver's copies of shipped zips and folders in PYTHONPATH.
+
+    Spark adds such files to tasks and to planners of batches, but the planner of a stream does not import from them. On
+    executors these paths do not exist, which is harmless.
+    """
+    from pyspark import SparkFiles  # which a client of Spark Connect alone does not have
+
+    inner: Any = context
+    environment: dict[str, str] = inner.environment
+    before = environment.get(_PATH)
+    shipped = [path for name in inner._python_includes if Path(path := SparkFiles.get(name)).exists()]
+    if shipped:
+        folder = [SparkFiles.getRootDirectory()]  # single modules
+        environment[_PATH] = os.pathsep.join([*shipped, *folder, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        environment.pop(_PATH, None)
+        if before is not None:
+            environment[_PATH] = before

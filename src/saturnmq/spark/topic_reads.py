@@ -75,10 +75,9 @@ class TopicReads:
         them) and uniq_keys are looked up in the key index where it covers the range, queues are queue ids; since (inclusive)
         and until (exclusive) are store times: datetime (UTC without a zone), date, Unix ms or ISO text. Raises ConfigError.
         """
-        filters = _narrowing(
+        options = self._with(
             tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
         )
-        options = self._with(filters)
         frame = self._loaded(self._spark.read, options)
         return frame if condition is None else frame.where(condition)
 
@@ -95,8 +94,7 @@ class TopicReads:
 
         orders.stream(tags="paid", since="2026-03-01").writeStream.format("console").start()
         """
-        filters = _narrowing(tags=tags, sql=sql, queues=queues, since=since)
-        options = self._with(filters)
+        options = self._with(tags=tags, sql=sql, queues=queues, since=since)
         frame = self._loaded(self._spark.readStream, options)
         return frame if condition is None else frame.where(condition)
 
@@ -128,10 +126,9 @@ class TopicReads:
             )
         if condition is not None and not isinstance(condition, str):
             raise ConfigError(f"view {name!r}: its condition is SQL text, not {type(condition).__name__}")
-        filters = _narrowing(
+        options = self._with(
             tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
         )
-        options = self._with(filters)
         if secrets := [option for option in options if option.lower() in _SECRETS]:
             raise ConfigError(
                 f"view {name!r}: options {', '.join(secrets)} would be readable in the view's text; set SATURNMQ_ACCESS_KEY "
@@ -162,8 +159,9 @@ class TopicReads:
             "call saturnmq.spark.register(spark) first"
         )
 
-    def _with(self, filters: Mapping[str, str]) -> dict[str, str]:
-        """Return the options of a load. Raises ConfigError for one that the topic has already."""
+    def _with(self, **arguments: Any) -> dict[str, str]:
+        """Return the options of a load with these arguments of `where`. Raises ConfigError for one that the topic has already."""
+        filters = _narrowing(**arguments)
         present = {option.lower(): option for option in self._options}
         for option in filters:
             if option.lower() in present:
