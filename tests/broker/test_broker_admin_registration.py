@@ -18,12 +18,12 @@ from ports import free_port
 from saturnmq.broker import BrokerSettings
 from saturnmq.broker import broker as broker_module
 from saturnmq.broker.services import registrar as registrar_module
-from saturnmq.broker.services.registrar import COMPLETE_FIELD, Registrar
+from saturnmq.broker.services.registrar import Registrar
 from saturnmq.broker.state.topics import Topics
 from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, Later, NetSettings, RemotingServer, Reply
 from saturnmq.protocol.bodies import RegisterBrokerBody, TopicConfig
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import COMPLETE_FIELD, RequestCode
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
 

@@ -127,7 +127,7 @@ class AdminConnection:
         try:
             await self.cluster()
         except BaseException:
-            unused = self._client
+            unused = self._client  # that of before, or one created by this attempt
             self.name_servers, self.vip_channel, self.access, self._client = before
             if unused is not None and unused is not self._client:
                 await unused.close()
@@ -200,7 +200,7 @@ class AdminConnection:
         return {address: error for address, (at, error) in self._silent.items() if at > since}
 
     def _not_answered(self, address: str, error: SaturnError) -> None:
-        if address in self.name_servers:
+        if address in self.name_servers:  # NoNameServer names those
             return
         if address in self.unanswered or len(self.unanswered) < UNANSWERED_MAX:
             self.unanswered[address] = error

@@ -23,6 +23,7 @@ from saturnmq.protocol.codes import (
     AUTO_CREATE_TOPIC,
     COMPRESSION_MASK,
     DLQ_PREFIX,
+    INNER_PRODUCER_GROUP,
     RETRY_PREFIX,
     PropertyKey,
     RequestCode,
@@ -33,7 +34,6 @@ from saturnmq.protocol.errors import MessageError, ResponseError, SaturnError, r
 from saturnmq.protocol.headers.messaging import SendMessage
 from saturnmq.protocol.message import encode_properties
 
-PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 CONSUMED: Final = "CR_SUCCESS"
 _KEPT_FLAGS: Final = COMPRESSION_MASK | SysFlag.COMPRESSED
 _NOT_COPIED: Final = frozenset(
@@ -171,7 +171,7 @@ class DeadLetters:
         if PropertyKey.RETRY_TOPIC not in properties:
             raise MessageError(f"message {message.message_id} has no property RETRY_TOPIC: it is no dead letter")
         header = SendMessage(
-            producer_group=PRODUCER_GROUP,
+            producer_group=INNER_PRODUCER_GROUP,
             topic=topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=1,

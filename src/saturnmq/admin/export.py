@@ -17,9 +17,9 @@ from saturnmq.admin.connection import MASTER_ID, AdminConnection
 from saturnmq.admin.consumption import consumer_connection
 from saturnmq.admin.groups import Groups
 from saturnmq.admin.listings import group_table, topic_table
-from saturnmq.admin.statistics import Statistics, day_sum
+from saturnmq.admin.statistics import TOPIC_PUT, Statistics, day_sum
 from saturnmq.protocol.bodies import BrokerStatsData, TopicList
-from saturnmq.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, VERSION_DESC, RequestCode
+from saturnmq.protocol.codes import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, VERSION_DESC, RequestCode
 from saturnmq.protocol.errors import SaturnError
 
 Document = dict[str, Any]
@@ -38,9 +38,6 @@ _SYSTEM_GROUPS: Final = frozenset({
 })  # fmt: skip
 _TPS: Final = ("normalInTps", "normalOutTps", "transInTps", "scheduleInTps")
 _DAY: Final = ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "scheduleOneDayInNum")
-_TOPIC_PUT: Final = "TOPIC_PUT_NUMS"
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-_DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 
 class Export:
@@ -162,8 +159,8 @@ class Export:
         return {"evaluateReport": report, "totalData": totals}
 
     async def _quota(self, address: str, runtime: dict[str, str], groups: int) -> Document:
-        half = await self._item(address, _HALF_TOPIC)
-        delay = await self._item(address, _DELAY_TOPIC)
+        half = await self._item(address, HALF_TOPIC)
+        delay = await self._item(address, SCHEDULE_TOPIC)
         tps = (_rate(runtime, "putTps"), _rate(runtime, "getTransferedTps"), half[0], delay[0])
         day = (_growth(runtime, "msgPutTotal"), _growth(runtime, "msgGetTotal"), half[1], delay[1])
         return {
@@ -180,7 +177,7 @@ class Export:
     async def _item(self, address: str, topic: str) -> tuple[float, int]:
         """Messages per second and of the day that were put to a topic; zeros for one without statistics."""
         try:
-            stats: BrokerStatsData = await self._statistics.broker(address, _TOPIC_PUT, topic)
+            stats: BrokerStatsData = await self._statistics.broker(address, TOPIC_PUT, topic)
         except SaturnError:
             return 0.0, 0
         return stats.stats_minute.tps, day_sum(stats)

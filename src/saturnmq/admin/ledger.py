@@ -21,7 +21,7 @@ from saturnmq.raft.settings import parse_peers
 from saturnmq.raft.tool import GroupTool
 
 REQUEST_TIMEOUT_MS: Final = 3000
-_WATERMARK: Final = "dledgerWatermark_"
+WATERMARK: Final = "dledgerWatermark_"
 _FIELDS: Final = {
     "role": "dledgerRole",
     "serving": "dledgerServing",
@@ -85,8 +85,8 @@ def _row(address: str, runtime: Mapping[str, str] | SaturnError) -> dict[str, An
     row |= {name: runtime.get(key, "") for name, key in _FIELDS.items()}
     row |= {name: runtime_integer(runtime, _FIELDS[name], -1) for name in _NUMBERS}
     row |= {name: row[name] == "true" for name in _FLAGS}
-    marks = sorted(name for name in runtime if name.startswith(_WATERMARK))
-    return row | {"watermarks": {name.removeprefix(_WATERMARK): runtime_integer(runtime, name, -1) for name in marks}}
+    marks = sorted(name for name in runtime if name.startswith(WATERMARK))
+    return row | {"watermarks": {name.removeprefix(WATERMARK): runtime_integer(runtime, name, -1) for name in marks}}
 
 
 async def transfer_leadership(group: str, peers: str, to: str, access: AdminAccess | None = None) -> Code:

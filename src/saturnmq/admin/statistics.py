@@ -16,7 +16,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.headers.messaging import ViewBrokerStatsData
 
-_PUT: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT: Final = "TOPIC_PUT_NUMS"
 _GET: Final = "GROUP_GET_NUMS"
 
 
@@ -71,7 +71,7 @@ class Statistics:
         route = await self._connection.route(topic)
         masters = [broker.broker_addrs[MASTER_ID] for broker in route.broker_datas if MASTER_ID in broker.broker_addrs]
         masters = [address for address in masters if address not in without]
-        sent = await self._flow(masters, _PUT, topic)
+        sent = await self._flow(masters, TOPIC_PUT, topic)
         groups = []
         for group in await groups_of(self._connection, topic, without=without):
             try:

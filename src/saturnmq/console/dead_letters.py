@@ -146,7 +146,7 @@ async def _lines(page: Page, group: str, head: str, write: Callable[[Message[byt
             break
         line = write(message)
         count, size, text = count + 1, size + len(line), text + line
-        if len(text) > 64 * 1024:
+        if len(text) > 64 * 1024:  # a piece of the response; single lines would each be a frame of HTTP
             yield text
             text = ""
             await asyncio.sleep(0)

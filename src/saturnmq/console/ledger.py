@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.connection import answered
-from saturnmq.admin.ledger import transfer_leadership
+from saturnmq.admin.ledger import WATERMARK, transfer_leadership
 from saturnmq.console.asking import within
 from saturnmq.console.context import Page, paged
 from saturnmq.console.pages import collecting, missing
@@ -27,7 +27,6 @@ ROLE: Final = "dledgerRole"
 LEADER: Final = "LEADER"
 MEMBERS_MAX: Final = 100
 _SUCCESS: Final = 200
-_WATERMARK: Final = "dledgerWatermark_"
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def group_of(name: str, brokers: list[BrokerState], configs: dict[str, dict[str,
             begin=_index(broker, "dledgerBeginIndex"),
             end=last,
             committed=_index(broker, "dledgerCommittedIndex"),
-            durable=_index(leading, _WATERMARK + member_id),
+            durable=_index(leading, WATERMARK + member_id),
             behind=max(end - last, 0) if end is not None and last is not None else None,
             failure=broker.problem or broker.runtime.get("dledgerFailed", ""),
         )

@@ -239,7 +239,7 @@ class Sessions:
             if key not in self._wrong and len(self._wrong) >= _ATTEMPT_KEYS_MAX:
                 self._wrong.pop(next(iter(self._wrong)))
             self._wrong.setdefault(key, []).append(now)
-            self._wrong[key] = self._wrong[key][-most:]
+            self._wrong[key] = self._wrong[key][-most:]  # older ones cannot matter: the limit counts the last `most`
 
     def find(self, token: str) -> Session | None:
         """The session of a token, if it has not expired and its user still exists, with the role of now."""

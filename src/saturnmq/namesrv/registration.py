@@ -21,14 +21,13 @@ from saturnmq.protocol.bodies import (
     TopicConfigTable,
     read_compressed_registration,
 )
-from saturnmq.protocol.codes import GROUP_LENGTH_MAX, RETRY_PREFIX, VERSION_REGISTER_BODY, ResponseCode
+from saturnmq.protocol.codes import COMPLETE_FIELD, GROUP_LENGTH_MAX, RETRY_PREFIX, VERSION_REGISTER_BODY, ResponseCode
 from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import BodyError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.protocol.names import LEGAL_NAME
 
-COMPLETE_FIELD: Final = "saturnmqComplete"  # set by SaturnMQ brokers when a registration lists all their topics
 TOPICS_PER_NAME_MAX: Final = 300_000  # of one broker name; one step over twice as many takes 50 ms
 _FILTERS_MAX: Final = 16  # filter servers of one broker
 _FILTER_CHARS_MAX: Final = 255

@@ -257,6 +257,8 @@ class SysFlag(IntFlag):
 
 
 TRANSACTION_MASK: Final = 0x00C
+ROLLED_BACK: Final = int(SysFlag.ROLLBACK)
+NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), ROLLED_BACK)  # transaction states of records that no consumer sees
 COMPRESSION_MASK: Final = 0x700
 
 
@@ -320,6 +322,7 @@ CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_FIELD: Final = (
     "timerMaxDelayMs"  # SaturnMQ extension in heartbeat responses: the broker accepts delays other than the levels
 )
+COMPLETE_FIELD: Final = "saturnmqComplete"  # SaturnMQ extension: a registration lists all topics of its broker
 EXACT_DELAY_FIELD: Final = (
     "delayMs"  # SaturnMQ extension in request 36: overrides delayLevel if the broker announced TIMER_FIELD
 )

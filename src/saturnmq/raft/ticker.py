@@ -49,7 +49,7 @@ class Ticker:
 
     def wake(self) -> None:
         """Schedule a tick soon after an input, which may have changed the timers."""
-        if self._sleeps and self._timer is not None:
+        if self._sleeps and self._timer is not None:  # else the next tick is due within TICK_MS anyway
             self._sleeps = False
             self._timer.cancel()
             loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import NOT_IN_QUEUE, TRANSACTION_MASK
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import Message
 from saturnmq.store.queue.consume_queue import ConsumeQueue
@@ -20,7 +20,6 @@ QUEUES_MAX: Final = 65_536  # of a topic
 QUEUE_OFFSET_MAX: Final = 1 << 40
 STORE_MS_MAX: Final = 1 << 45  # in the year 3084
 _TOPIC_BYTES_MAX: Final = 255
-_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 
 
 def check_fields(message: Message) -> None:
@@ -55,7 +54,7 @@ def check_place(queue: ConsumeQueue | None, message: Message) -> None:
 
 def queue_for(queues: QueueTable, message: Message) -> ConsumeQueue | None:
     """The consume queue of a message in the log; None for messages that consumers do not see. Raises StoreError."""
-    if (message.sys_flag & TRANSACTION_MASK) in _NOT_IN_QUEUE:
+    if (message.sys_flag & TRANSACTION_MASK) in NOT_IN_QUEUE:
         return None
     queue = queues.get_or_make(message.topic, message.queue_id)
     number = message.queue_offset

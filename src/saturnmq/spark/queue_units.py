@@ -261,6 +261,7 @@ def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[UnitRecord
     if len(file_indexes) and file_indexes[0] < 0:
         raise FileNotFoundError(f"log file with offset {int(physical[0])}")
     ends = physical + size
+    # A unit that points backwards (a queue that restarted) begins a new read, as a gap does and the next file.
     far = (physical[1:] < ends[:-1]) | (physical[1:] - ends[:-1] > GAP_BYTES) | (file_indexes[1:] != file_indexes[:-1])
     edges = [0, *(np.flatnonzero(far) + 1).tolist(), len(physical)]
     for run_begin, run_end in itertools.pairwise(edges):
@@ -277,7 +278,7 @@ def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -
     """Read records and separate those that match their units from units that match none."""
     first = int(physical[0])
     data = _pread(path, first - base, int(physical[-1] + size[-1]) - first)
-    positions = physical - first
+    positions = physical - first  # ascending within a run
     inside = (size >= HEAD.itemsize) & (positions + size <= len(data))
     raw = np.frombuffer(data, dtype=np.uint8)
     fits = inside.copy()

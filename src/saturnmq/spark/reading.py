@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from saturnmq.protocol.errors import ConfigError, MessageError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, head_struct
 from saturnmq.spark.connect import linked
 from saturnmq.spark.decode import (
+    Ints,
     Selection,
     arrow_schema,
     decode_block,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _QUEUE_OFFSET: Final = head_struct("queue_offset")
 Mapper = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def mapper_of(options: SourceOptions) -> Mapper | None:

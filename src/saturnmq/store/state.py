@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import ROLLED_BACK, TRANSACTION_MASK
 from saturnmq.protocol.errors import FlushFailed, SaturnError
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -29,9 +29,6 @@ from saturnmq.store.queue.queues import QueueTable
 from saturnmq.store.reading import StoreReader
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from saturnmq.store.settings import StoreSettings
-
-ROLLBACK: Final = int(SysFlag.ROLLBACK)
-NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), ROLLBACK)
 
 Appended: TypeAlias = tuple[ConsumeQueue | None, Message, QueueOffset, Unit, Record]
 """A record in the log: its queue if consumers see it, its message (of a batch what it has in common), unit, and index record."""
@@ -115,7 +112,7 @@ class StoreState(StoreReader):
                 self.stop_writing(FlushFailed(f"consume queue {topic}/{queue_id} is missing units before {start}"))
         if self.index_queue is not None and not self.index_queue.add(records):
             self.refusal = self.index_queue.refusal
-        self._dispatched = end
+        self._dispatched = end  # before consumers are notified: they read up to it
         if self.on_append is not None:
             for topic, queue_id, _, start, units in shares:
                 self.on_append(topic, queue_id, start, units)
@@ -128,10 +125,10 @@ class StoreState(StoreReader):
         latest, end = None, self._dispatched
         for queue, message, number, unit, record in appended:
             end = PhysicalOffset(unit[0] + unit[1])
-            if (message.sys_flag & TRANSACTION_MASK) != ROLLBACK:
+            if (message.sys_flag & TRANSACTION_MASK) != ROLLED_BACK:
                 records.append(record)
             if queue is not None:
-                if queue is not latest:
+                if queue is not latest:  # neighbours of one queue share an append; their numbers follow one another
                     latest, units = queue, []
                     shares.append((message.topic, message.queue_id, queue, number, units))
                 units.append(unit)
@@ -232,7 +229,7 @@ class StoreState(StoreReader):
     def discard_unconfirmed(self) -> None:
         """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
         self._unconfirmed.clear()
-        for queue in self.queues.by_key.values():
+        for queue in self.queues.by_key.values():  # every one may have given out numbers to what is forgotten
             queue.next_offset = queue.max_offset
 
     @property

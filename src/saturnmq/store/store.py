@@ -39,7 +39,7 @@ from time import monotonic, time_ns
 from typing import Final, TypeAlias
 
 from saturnmq.log_limit import LogLimit
-from saturnmq.protocol.codes import NAME_LENGTH_MAX, TRANSACTION_MASK
+from saturnmq.protocol.codes import NAME_LENGTH_MAX, NOT_IN_QUEUE, ROLLED_BACK, TRANSACTION_MASK
 from saturnmq.protocol.errors import ResourceExhausted, SaturnError, StoreError
 from saturnmq.protocol.message import PROPERTIES_BYTES_MAX, Entry, Message
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -62,7 +62,7 @@ from saturnmq.store.recovery.recover import SkipLog, messages_from
 from saturnmq.store.replicas import DiskAndReplica, ReplicaAcks
 from saturnmq.store.results import Confirmed, PutResult, PutStatus
 from saturnmq.store.settings import FlushDiskType, StoreSettings
-from saturnmq.store.state import NOT_IN_QUEUE, ROLLBACK, StoreState
+from saturnmq.store.state import StoreState
 
 log = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ class MessageStore(StoreState):
                 self._unconfirmed.extend(zip(repeat(queue), repeat(message), numbers, units, records, strict=False))
                 continue
             shares = ((topic, message.queue_id, queue, number, units),) if queue is not None else ()
-            is_indexed = (message.sys_flag & TRANSACTION_MASK) != ROLLBACK
+            is_indexed = (message.sys_flag & TRANSACTION_MASK) != ROLLED_BACK
             self.dispatch_units(shares, records if is_indexed else [], physical + size)  # type: ignore[arg-type]
         if not self._direct:
             self.wake_flusher()

@@ -34,7 +34,7 @@ from saturnmq.net.client import split_addresses
 from saturnmq.net.reconnection import Losses, chance, reconnect_seconds
 from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import COMPLETE_FIELD, RequestCode, ResponseCode
 from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
@@ -43,7 +43,6 @@ from saturnmq.tasks import cancel, one_round, supervised
 
 log = logging.getLogger(__name__)
 
-COMPLETE_FIELD: Final = "saturnmqComplete"  # our NameServers then remove topics that are not in the registration
 UNREGISTER_TIMEOUT_MS: Final = 3000
 LOOK_UP_SECONDS: Final = 120
 CHANGES_WAIT_MS: Final = 2000  # less than clients' usual timeout of an admin request

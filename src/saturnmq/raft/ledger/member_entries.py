@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import MessageError
-from saturnmq.protocol.message import Host, Message, decode_record, encode_record, position_of
+from saturnmq.protocol.message import Message, decode_record, encode_record, position_of
 from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.ids import LedgerIndex, Term
+from saturnmq.raft.ledger.message_entries import ENTRY_HOST
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.state_file import StateFile
 
@@ -26,7 +27,6 @@ MEMBERS_TOPIC: Final = "rmq_sys_SATURNMQ_MEMBERS"
 MARK: Final = int.from_bytes(b"SMQ-MBRS", "big")
 _MARK_BYTES: Final = MARK.to_bytes(8, "big")
 _MARK_AT: Final = slice((_AT := position_of("prepared_transaction_offset")), _AT + 8)
-_HOST: Final = Host("127.0.0.1", 10911)
 
 
 class MessageCodec:
@@ -45,8 +45,8 @@ class MessageCodec:
                 json.dumps(fields, separators=(",", ":"), sort_keys=True).encode(),
                 sys_flag=SysFlag.ROLLBACK,
                 born_timestamp_ms=now_ms,
-                born_host=_HOST,
-                store_host=_HOST,
+                born_host=ENTRY_HOST,
+                store_host=ENTRY_HOST,
                 store_timestamp_ms=now_ms,
                 prepared_transaction_offset=MARK,
             )

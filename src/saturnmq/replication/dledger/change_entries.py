@@ -23,14 +23,13 @@ from enum import Enum
 from typing import Any, Final
 
 from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import ROLLED_BACK, TRANSACTION_MASK
 from saturnmq.protocol.errors import BodyError, SaturnError
 from saturnmq.protocol.json_dialect import loads
-from saturnmq.protocol.message import Host, Message
+from saturnmq.protocol.message import Message
+from saturnmq.raft.ledger.message_entries import ENTRY_HOST
 
 CHANGES_TOPIC: Final = "saturnmq.changes"
-_ROLLBACK: Final = int(SysFlag.ROLLBACK)
-_HOST: Final = Host("127.0.0.1", 10911)
 
 
 class Kind(Enum):
@@ -86,13 +85,13 @@ def change_message(change: Change, now_ms: int) -> Message:
     return Message(
         CHANGES_TOPIC,
         change.encode(),
-        sys_flag=_ROLLBACK,
+        sys_flag=ROLLED_BACK,
         born_timestamp_ms=now_ms,
-        born_host=_HOST,
-        store_host=_HOST,
+        born_host=ENTRY_HOST,
+        store_host=ENTRY_HOST,
     )
 
 
 def is_change(message: Message) -> bool:
     """Whether a message of the log is a change of topics or groups."""
-    return message.sys_flag & TRANSACTION_MASK == _ROLLBACK and message.topic == CHANGES_TOPIC
+    return message.sys_flag & TRANSACTION_MASK == ROLLED_BACK and message.topic == CHANGES_TOPIC

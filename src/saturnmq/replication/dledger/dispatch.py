@@ -96,7 +96,8 @@ class GroupDispatch:
             body = body_at(ledger, store.dispatched, committed) if ledger is not None else None
             if body is None:
                 return False
-            if not self._dispatch_own(body.physical_offset, 1):  # the first one after a blank record
+            # The first one after a blank record may still be one that this leader appended.
+            if not self._dispatch_own(body.physical_offset, 1):
                 self._dispatch_body(body)
                 store.skip_to(body.next_pos)
         return True
@@ -199,7 +200,7 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
                 break
             shares[key] = share
         topic, _, _, start, units = share
-        if number != start + len(units):
+        if number != start + len(units):  # a gap, or a queue that restarts after its topic was deleted
             break
         properties = bytes(view[properties_at:end])
         units.append((PhysicalOffset(physical), total, tags_code(properties)))

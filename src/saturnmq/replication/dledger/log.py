@@ -158,13 +158,13 @@ class RaftLog(CommitLog):
             (PhysicalOffset(pos + ENTRY_HEADER_BYTES), len(body))
             for pos, body in zip(response.positions, bodies, strict=True)
         ]
-        self.end = PhysicalOffset(sum(extents[-1]))
+        self.end = PhysicalOffset(sum(extents[-1]))  # uncommitted: readers stop at `committed_pos`
         return extents, answer
 
     async def stop_appends(self) -> None:
         """Leave the group. Raises StoreError, OSError."""
         self.serving = False
-        self._closed_first = self.first_position
+        self._closed_first = self.first_position  # the last checkpoint needs it, and the ledger is closed before that
         if self.member is None:
             return
         try:
@@ -243,7 +243,7 @@ class RaftLog(CommitLog):
     @property
     def first_store_ms(self) -> int:
         """See `Log.first_store_ms` (DL-B15)."""
-        old = self.store_time(self.first_position)
+        old = self.store_time(self.first_position)  # no record if the ledger holds it: an entry's header comes first
         return old if old >= 0 else self.store_time(PhysicalOffset(self.first_position + ENTRY_HEADER_BYTES))
 
     def expendable(self, safe: PhysicalOffset) -> int:

@@ -26,7 +26,7 @@ from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.member_entries import MessageCodec
-from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.message_entries import ENTRY_HOST, message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.retention import RetentionSettings
 from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
@@ -44,7 +44,6 @@ from saturnmq.store.settings import delete_hours
 log = logging.getLogger(__name__)
 
 _KEPT_HOURS: Final = 87_600  # retention of the ledger's files while the old log still has files (DL-U03)
-_NOOP_HOST: Final = ("127.0.0.1", 10911)
 
 
 class GroupMember(Listener):
@@ -100,7 +99,7 @@ class GroupMember(Listener):
             file_bytes=settings.commit_log_bytes,
             sync_before_ack=settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             stamp=stamp_message,
-            noop=noop_message(_NOOP_HOST, self.store.clock_ms()),
+            noop=noop_message(ENTRY_HOST, self.store.clock_ms()),
             body_is_good=message_is_good,
             codec=MessageCodec(self.store.clock_ms),
             start_pos=start_pos,

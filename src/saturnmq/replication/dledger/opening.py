@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import NOT_IN_QUEUE, TRANSACTION_MASK
 from saturnmq.protocol.errors import CorruptRecord, MessageError
 from saturnmq.protocol.message import Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset
@@ -261,10 +261,7 @@ def _dispatched_messages(
         try:
             for message, body in _messages(raft_log, at, quarantine, check_crc=False):
                 at = PhysicalOffset(message.physical_offset + message.store_bytes)
-                if body is not None and message.sys_flag & TRANSACTION_MASK not in (
-                    SysFlag.PREPARED,
-                    SysFlag.ROLLBACK,
-                ):
+                if body is not None and message.sys_flag & TRANSACTION_MASK not in NOT_IN_QUEUE:
                     unit_offset = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
                     if unit_offset != message.physical_offset:
                         message.properties_raw = b""

@@ -49,7 +49,7 @@ class SlaveLog(CommitLog):
     def receive(self, data: bytes) -> None:
         """Append bytes of one file at `received`. Raises DiskFull, StoreError."""
         file = self._files.find(self.received)
-        if file is None:
+        if file is None:  # frames never span files, so `received` is at the start of one
             file = self._next(self.received)
         self._current = file
         at = self.received - file.start
@@ -83,7 +83,7 @@ class SlaveLog(CommitLog):
             at = end - file.start
             size, magic = SIZE_AND_MAGIC.unpack_from(file.map, at)
             if magic == BLANK_MAGIC and size == file.end - end:
-                if received < file.end:
+                if received < file.end:  # the rest of the filler is still to come
                     return None
                 self.end = self.committed = PhysicalOffset(file.end)
                 continue

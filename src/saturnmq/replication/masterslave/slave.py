@@ -103,7 +103,7 @@ class MasterConnection(asyncio.Protocol):
             return
         self._heard_at = self._loop.time()
         try:
-            began = channel.established
+            began = channel.established  # the handshake may end within this piece, with frames behind it
             data = channel.feed(data)
             if channel.established and not began:
                 self._report(always=True)
@@ -302,7 +302,9 @@ class HaSlave:
         tail = connection.tail
         diverged = tail.diverged
         if not tail.is_complete and (diverged is None or not tail.is_certain(diverged.at)):
-            self._compared_bytes *= WIDER
+            self._compared_bytes *= (
+                WIDER  # the logs may differ before what was compared: the next connection begins earlier
+            )
         elif diverged is not None:
             slave_log = self._dispatch.log
             start = await asyncio.get_running_loop().run_in_executor(None, slave_log.record_start, diverged.at)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import ROLLED_BACK, TRANSACTION_MASK
 from saturnmq.protocol.errors import CorruptRecord, DiskFull, StoreError, invariant
 from saturnmq.protocol.offsets import NO_PHYSICAL_OFFSET, PhysicalOffset
 from saturnmq.protocol.properties import keys_of
@@ -31,7 +31,6 @@ _ITEMS_MAX: Final = 512  # keys that are hashed before they are written
 QUERY_COUNT_MAX: Final = 64  # maxMsgsNumBatch (IX-06)
 _PREFIXES_MAX: Final = 50_000
 _YEARS: Final = range(1970, 9999)  # valid years of a file name; the name after the last must still be a valid time
-_ROLLBACK: Final = int(SysFlag.ROLLBACK)
 
 Record = tuple[str, bytes, PhysicalOffset, int]  # topic, properties, physical offset, store time in Unix ms
 
@@ -89,7 +88,7 @@ class IndexFlush:
 
 def is_indexed(sys_flag: int) -> bool:
     """Whether records of this kind are indexed: all except rollback records of transactions (IX-08)."""
-    return sys_flag & TRANSACTION_MASK != _ROLLBACK
+    return sys_flag & TRANSACTION_MASK != ROLLED_BACK
 
 
 class MessageIndex:

@@ -164,7 +164,9 @@ class CommitLog:
         file = self._files.find(start)
         if file is None:
             file, self._spare = self._spare, None
-            if file is not None and file.start != start:
+            if (
+                file is not None and file.start != start
+            ):  # the log was truncated, or begun elsewhere, since it was created
                 file.delete()
                 file = None
             if file is None:
@@ -223,7 +225,7 @@ class CommitLog:
             at, stop = max(self.committed, file.start) - file.start, min(self.end, file.end) - file.start
             if file.target is not file.map:
                 file.map[at:stop] = file.target[at:stop]
-                if stop == file.size_bytes:
+                if stop == file.size_bytes:  # nothing more is appended to it
                     self._pool.append(file.target)
                     file.target = file.map
         self.committed = self.end
@@ -404,6 +406,7 @@ class CommitLog:
 
     def expendable(self, safe: PhysicalOffset) -> int:
         """See `Log.expendable`; the last file is kept."""
+        # Recovery starts in the file that holds `safe`.
         current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
         return max(min(current, len(self.files) - 1), 0)
 

@@ -19,7 +19,7 @@ from time import thread_time
 from typing import Final
 
 from saturnmq.hot.index_entries import weight_of
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import NOT_IN_QUEUE, TRANSACTION_MASK
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.message import RECORD_FIXED_BYTES, Message, mend_time
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
@@ -56,8 +56,6 @@ UNITS_KEPT = 1_000_000  # units of 20 bytes held in memory before they are writt
 _CUT = "Restore the file from a copy, or cut the log there with `saturnmq store repair --at {}` and lose the records after it."
 _BLOCK_UNITS = 1024
 _BLOCKS_MAX = 4096
-_PREPARED = int(SysFlag.PREPARED)
-_ROLLBACK = int(SysFlag.ROLLBACK)
 
 
 def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = None) -> None:
@@ -343,8 +341,7 @@ class _Recovery:
                 self.progress(
                     message.physical_offset - store.log.first_position, len(store.log.files) * store.log.file_bytes
                 )
-            transaction = message.sys_flag & TRANSACTION_MASK
-            if transaction not in (_PREPARED, _ROLLBACK) and not self._queue_unit(message):
+            if message.sys_flag & TRANSACTION_MASK not in NOT_IN_QUEUE and not self._queue_unit(message):
                 self._misfit = message
                 return False
             if message.physical_offset >= self.index_from:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from saturnmq.protocol.codes import TRANSACTION_MASK, SysFlag
+from saturnmq.protocol.codes import NOT_IN_QUEUE, TRANSACTION_MASK
 from saturnmq.protocol.errors import CorruptRecord, SaturnError, StoreError
 from saturnmq.protocol.json_dialect import loads
 from saturnmq.protocol.message import TIME_END_MS, Message, position_of
@@ -45,7 +45,6 @@ from saturnmq.store.tools.verify_queues import QueueCheck
 PROBLEMS_MAX: Final = 1000
 _STATE_BYTES_MAX: Final = 1 << 30
 _PROGRESS_BYTES: Final = 1 << 20
-_NOT_IN_QUEUE: Final = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _DIFFERS: Final = (
     "the record is not what was synced here: it differs from its checksum in a file checksums-N. Its body is intact, so its "
     "header, topic or properties changed"
@@ -406,7 +405,7 @@ class _Verifier:
                 description += "; a search by time may miss by as much"
                 at = offset - file.start + position_of("store_timestamp", message.sys_flag)
                 self._problem(file.path, description, at=at, offset=offset, weight=Weight.REMARK)
-        if message.sys_flag & TRANSACTION_MASK not in _NOT_IN_QUEUE:
+        if message.sys_flag & TRANSACTION_MASK not in NOT_IN_QUEUE:
             levels = self.settings.message_delay_level
             code = unit_code(message.topic, message.properties_raw, message.store_timestamp_ms, levels)
             self.queues.record(message, code)

@@ -49,7 +49,6 @@ class _Queue:
         self.file_bytes = file_bytes
         self.first = self.end = 0  # bytes
         self.live = self.matched = 0
-        self.fillers = 0
         self.reach = -1
         self.missing = _Lack()
         self.wrong = _Lack()
@@ -155,9 +154,7 @@ class QueueCheck:
                         return used
                     used += 1
                     queue.end += UNIT_BYTES
-                    if size == FILLER_SIZE:
-                        queue.fillers += 1
-                    else:
+                    if size != FILLER_SIZE:
                         queue.live += 1
                         queue.reach = max(queue.reach, physical + size)
                 else:
