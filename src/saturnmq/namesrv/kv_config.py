@@ -66,12 +66,8 @@ class KVConfig:
         """The value, or None."""
         return self.table.get(namespace, {}).get(key)
 
-    def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All keys and values of a namespace, or None."""
-        return self.table.get(namespace)
-
     def encoded(self, namespace: str) -> bytes | None:
-        """`namespace` as the body of an answer, encoded once per change."""
+        """All keys and values of a namespace as the body of an answer, encoded once per change; None if there are none."""
         entries = self.table.get(namespace)
         if entries is not None and namespace not in self._encoded:
             self._encoded[namespace] = KVTable(dict(entries)).encode()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
@@ -361,15 +361,6 @@ def record_properties(buffer: Buffer, at: int = 0) -> bytes:
             f"record at {at}: its body of {body_bytes} and properties of {properties_bytes} bytes do not fit"
         )
     return bytes(buffer[pos:end])
-
-
-def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[Message]:
-    """Decode records that are stored back to back. Raises MessageError at the first that does not parse."""
-    at, end = 0, len(buffer)
-    while at < end:
-        message = decode_record(buffer, at, check_crc=check_crc)
-        yield message
-        at += message.store_bytes
 
 
 def decode_records(buffer: Buffer, most: int = 2**31, *, check_crc: bool = False) -> list[Message]:
