@@ -73,7 +73,7 @@ def lifespan(
             await stack.enter_async_context(running)
             task = None
             if running.has_listeners:
-                task = asyncio.create_task(running.run(drain_timeout=drain_timeout), name="saturnmq listeners")
+                task = asyncio.create_task(running.run(drain_timeout=drain_timeout), name="message listeners")
                 task.add_done_callback(_listeners_ended)
                 stack.push_async_callback(cancel, task)
             app.state.saturnmq = _Messaging(running, task)
