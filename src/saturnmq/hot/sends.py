@@ -14,9 +14,12 @@ What all messages up to the next `finish` share is looked up once: the file, the
 else may use the store in between: the calls from the first `feed` to `finish` are one step of the event loop
 (`net/plain_reads.py`). `finish` makes the records visible; the answers are to be written after that.
 
+A half message is a send whose record goes to the half topic. The end of its transaction (`halves`) appends the message, if it is a
+commit, and the operation that records the decision. Both need a store that acknowledges at once.
+
 `sends.pxd` declares types for Cython.
 
-Requirements: SND-01..SND-15, API-10.
+Requirements: SND-01..SND-15, API-10, TX-03..TX-06.
 """
 
 from __future__ import annotations
@@ -25,10 +28,21 @@ from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 from typing import Any
 
+from saturnmq.hot.answer_frame import OpaqueFrame
+from saturnmq.hot.halves import EndHeader, HalfProperties, HalfRecord
 from saturnmq.hot.header import unescaped
 from saturnmq.hot.numbers import int32, put32, put64
 from saturnmq.hot.send_header import SendHeader
-from saturnmq.protocol.codes import FORBIDDEN_SEND_TOPICS, TRANSACTION_MASK, CommandFlag, SysFlag
+from saturnmq.protocol.codes import (
+    FORBIDDEN_SEND_TOPICS,
+    GROUP_LENGTH_MAX,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_MASK,
+    CommandFlag,
+    RequestCode,
+    SysFlag,
+)
 from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.frames.command import Serialization
 from saturnmq.protocol.message import (
@@ -43,7 +57,11 @@ from saturnmq.protocol.properties import tags_code
 
 _ONEWAY = int(CommandFlag.ONEWAY)
 _TRANSACTION = int(TRANSACTION_MASK)
-_HOSTS_V4 = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+_COMMIT = int(SysFlag.COMMIT)
+_END_CODE = int(RequestCode.END_TRANSACTION)
+_OPERATION_TAGS = b"TAGS\1d"
+_STORED_FLAGS = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | TRANSACTION_MASK)
+_GROUP_LENGTH_MAX = GROUP_LENGTH_MAX
 _FIXED_BYTES = RECORD_FIXED_BYTES
 _PROPERTIES_MAX = PROPERTIES_BYTES_MAX
 _BATCH_MAX = BATCH_MESSAGES_MAX
@@ -66,11 +84,11 @@ _AT_SIZE, _AT_MAGIC, _AT_CRC, _AT_QUEUE_ID, _AT_FLAG, _AT_QUEUE_OFFSET, _AT_PHYS
     36,
     40,
 )
-_AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_BODY_BYTES = 48, 56, 64, 72, 84
+_AT_BORN_HOST, _AT_STORE_MS, _AT_STORE_HOST, _AT_RECONSUME, _AT_PREPARED, _AT_BODY_BYTES = 48, 56, 64, 72, 76, 84
 
 
 class QueueBatch:
-    """The messages for one queue. units: (physical offset, size, tags code) of each."""
+    """The messages for one queue. units: (physical offset, size, tags code) of each. requests: none in the operation queue."""
 
     def __init__(self, topic: str, queue_id: int, queue: object, next_offset: int) -> None:
         raw = topic.encode()
@@ -82,13 +100,14 @@ class QueueBatch:
 
 
 class Sends:
-    """Takes plain sends for one broker.
+    """Takes plain sends, and ends of transactions, for one broker.
 
     context: the services of sends (`broker/requests/context.SendContext`). serves: whether this broker takes sends of clients now.
     limits: of frames (`FrameLimits`). unflushed: messages of more bytes than the first number are left to the reference
     implementation while more bytes of the log than the second are not durable. confirmation: the answer to senders that ask how a
     message is confirmed. put_soon: stores a message that is confirmed later and answers it; whether the connection may send more.
-    admits: whether access control allows a request; None without access control.
+    ended: the answer to an end of a transaction. admits: whether access control allows a request; None without access control,
+    with which ends are left to the reference implementation.
     """
 
     def __init__(
@@ -99,29 +118,37 @@ class Sends:
         unflushed: tuple[int, int],
         confirmation: Callable[[], Any],
         put_soon: Callable[..., bool],
+        ended: OpaqueFrame,
         admits: Callable[..., bool] | None = None,
     ) -> None:
         self._small_bytes, self._unflushed_bytes = unflushed
         self._context = context
         self._serves = serves
-        self._put_soon, self._admits = put_soon, admits
+        self._put_soon, self._ended, self._admits = put_soon, ended, admits
         self._store = context.store
         self._confirmation = confirmation
         self._length_max = limits.frame_bytes_max - 4
         self._header_bytes_max = limits.header_bytes_max
         self._header = SendHeader(limits.ext_fields_max, signed=admits is not None)
         self._suffix = context.cluster_suffix.encode()
-        self._head = bytearray(RECORD_V4.size)
+        self._end_header = EndHeader(limits.ext_fields_max)
+        self._half = HalfRecord()
+        self._half_properties = HalfProperties()
+        self._transactions: Any = None
+        self._head, self._operation_head = bytearray(RECORD_V4.size), bytearray(RECORD_V4.size)
         self._length = bytearray(2)  # of the properties
         # Of the properties that were looked through: where the first WAIT is (-1 if there is none), and the first TAGS.
         self._wait_at = self._wait_end = -1
-        self._has_cluster = False
+        self._has_cluster = self._is_half = False
         self._tags = b""
         put32(self._head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
+        put32(self._operation_head, _AT_MAGIC, MESSAGE_MAGIC & 0xFFFFFFFF)
         self._host = b""
+        self._ip = ""  # of the sender; "" if it was not needed yet
         self._store_host: Any = None
         self._codes: dict[bytes, int] = {}
         self._topics: dict[bytes, dict[int, QueueBatch]] = {}
+        self._system: dict[str, QueueBatch] = {}  # by topic of the broker: no send of a client finds them
         self._records: list[tuple[str, bytes, int, int]] = []
         self._sums: list[tuple[int, int, int]] = []
         self._space: Any = None
@@ -129,7 +156,7 @@ class Sends:
         self._stating: Any = None
         self._file_start = self._file_end = self._end = self._durable = self._store_ms = 0
         self._body_bytes_max = 0
-        self._indexed = self._has_sums = self._is_open = self._is_soon = self._is_full = False
+        self._indexed = self._has_sums = self._is_open = self._is_soon = self._is_full = self._takes_halves = False
         self._taken: dict[int, int] = {}  # sends by request code
         self._began_ns = 0
 
@@ -144,6 +171,7 @@ class Sends:
             return 0
         if host != self._host:
             self._head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
+            self._ip = ""
         at = count = 0
         out = reader.out
         self._is_full = False
@@ -183,11 +211,15 @@ class Sends:
         self._has_sums = store.log.sums is not None
         self._store_ms = store.next_store_ms()
         self._indexed = store.index_queue is not None
-        head = self._head
-        put64(head, _AT_STORE_MS, self._store_ms)
+        self._transactions = context.master.transactions
+        self._takes_halves = not settings.reject_transactions and HALF_TOPIC in context.topics.table
+        head, operation = self._head, self._operation_head
         if context.identity.store_host is not self._store_host:
             self._store_host = context.identity.store_host
-            head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = pack_host(self._store_host)
+            packed = pack_host(self._store_host)
+            head[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = packed
+            operation[_AT_STORE_HOST : _AT_STORE_HOST + _HOST_BYTES] = packed
+            operation[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = packed
         self._is_open = True
         return True
 
@@ -197,24 +229,23 @@ class Sends:
         if not header.find(data, at, self._length_max, self._header_bytes_max):
             return False
         body_at, frame_end, serialization = header.body_at, header.frame_end, header.serialization
-        if (
-            body_at == frame_end
-            or not header.read(data, at + _PREFIX_BYTES, body_at, serialization)
-            or header.sys_flag & _TRANSACTION
-        ):
-            return False
-        batch = self._batch_of(data[header.topic_at : header.topic_end], header.queue_id)
-        if batch is None:
+        if body_at == frame_end:
+            return self._end_transaction(data, at, answers)
+        if not header.read(data, at + _PREFIX_BYTES, body_at, serialization):
             return False
         properties = self._properties(data)
-        if properties is None:
+        if properties is None or (header.sys_flag & _TRANSACTION and not self._is_half):
+            return False
+        topic = data[header.topic_at : header.topic_end]
+        batch = self._half_batch(topic) if self._is_half else self._batch_of(topic, header.queue_id)
+        if batch is None:
             return False
         body_bytes = frame_end - body_at
         if body_bytes > self._body_bytes_max or (
             body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
             return False
-        if self._admits is not None and not self._admits(reader, header, data[body_at:frame_end], batch.topic, ""):
+        if self._admits is not None and not self._admits(reader, header, data[body_at:frame_end], topic.decode(), ""):
             return False
         encoder = self._answers
         if header.asks:
@@ -236,6 +267,8 @@ class Sends:
             if size > self._file_end - self._end:
                 return False
             self._append(batch, data[body_at:frame_end], properties, size, header.message_flag, header.reconsume_times)
+            if self._is_half:
+                self._note_half(batch)
         batch.requests += 1
         if header.flag != _ONEWAY:
             answers.append(self._answer(encoder, serialization, batch, first))
@@ -270,15 +303,7 @@ class Sends:
         if batch is not None:
             return batch
         topic = name.decode()
-        config = self._context.topics.table.get(topic)
-        if (
-            config is None
-            or config.order
-            or config.topic_filter_type != "SINGLE_TAG"
-            or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
-            or topic in FORBIDDEN_SEND_TOPICS
-            or topic.startswith("%")
-        ):
+        if not self._is_plain(topic, queue_id):
             return None
         queue = self._store.queues.by_key.get((topic, queue_id))
         if not self._is_soon and (
@@ -286,8 +311,110 @@ class Sends:
         ):
             return None
         first_offset = 0 if self._is_soon else queue.next_offset
-        batch = queues[queue_id] = QueueBatch(config.topic_name, queue_id, queue, first_offset)
+        batch = queues[queue_id] = QueueBatch(topic, queue_id, queue, first_offset)
         return batch
+
+    def _is_plain(self, topic: str, queue_id: int) -> bool:
+        """Whether the topic has the queue, and nothing that makes a send more than plain."""
+        config = self._context.topics.table.get(topic)
+        return not (
+            config is None
+            or config.order
+            or config.topic_filter_type != "SINGLE_TAG"
+            or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
+            or topic in FORBIDDEN_SEND_TOPICS
+            or topic.startswith("%")
+        )
+
+    def _system_batch(self, topic: str) -> QueueBatch | None:
+        """The batch of queue 0 of a topic of the broker; None if the reference implementation must write to it."""
+        batch = self._system.get(topic)
+        if batch is None:
+            queue = self._store.queues.by_key.get((topic, 0))
+            if queue is None or queue.extension is not None or queue.next_offset != queue.max_offset:
+                return None
+            batch = self._system[topic] = QueueBatch(topic, 0, queue, queue.next_offset)
+        return batch
+
+    # ---- transactions
+
+    def _half_batch(self, name: bytes) -> QueueBatch | None:
+        """The batch of the half queue; None if the half message for this topic is not plain, or there is no place for it.
+
+        The queue for which it is need not exist before its commit.
+        """
+        group = self._half_properties.group.decode()
+        if not self._ip:
+            self._ip = ".".join([str(part) for part in self._host[:4]])
+        if (
+            len(group) > _GROUP_LENGTH_MAX
+            or not self._is_plain(name.decode(), self._header.queue_id)
+            or self._transactions.problem(group, self._ip) is not None
+        ):
+            return None
+        return self._system_batch(HALF_TOPIC)
+
+    def _note_half(self, batch: QueueBatch) -> None:
+        """Register the half message that was appended last."""
+        fields = self._half_properties
+        immunity = None if fields.immunity is None else fields.immunity.decode()
+        operations = self._system_batch(OP_HALF_TOPIC)
+        op_floor = 0 if operations is None else operations.next_offset
+        physical = batch.units[-1][0]
+        self._transactions.add(
+            batch.next_offset - 1, physical, self._store_ms, immunity, op_floor, fields.group.decode(), self._ip
+        )
+
+    def _end_transaction(self, data: bytes, at: int, answers: list[bytes]) -> bool:
+        """Take the frame at data[at], which has no body; False, without effect, if it is no plain end of a transaction."""
+        frame, header, half = self._header, self._end_header, self._half
+        if (
+            self._is_soon
+            or self._admits is not None
+            or not header.read(data, at + _PREFIX_BYTES, frame.body_at, frame.serialization)
+        ):
+            return False
+        transactions = self._transactions
+        record = self._store.read_record(header.physical)
+        operations = self._system_batch(OP_HALF_TOPIC)
+        if (
+            operations is None
+            or record is None
+            or not half.read(record, header.physical)
+            or half.fields.group != header.group
+            or half.queue_offset != header.queue_offset
+            or len(half.body) > self._body_bytes_max
+            or not transactions.is_undecided(half.queue_offset, header.physical)
+        ):
+            return False
+        size = 0
+        batch = self._batch_of(half.fields.topic, half.fields.queue_id) if header.is_commit else operations
+        if batch is None:
+            return False
+        if header.is_commit:
+            size = _FIXED_BYTES - 1 + len(half.body) + len(batch.topic_block) + len(half.properties)
+        now_ms = self._context.clock_ms()
+        digits, properties = b"%d" % half.queue_offset, transactions.operation_properties(now_ms)
+        operation_size = _FIXED_BYTES - 1 + len(digits) + len(operations.topic_block) + len(properties)
+        if size + operation_size > self._file_end - self._end:
+            return False
+        if header.is_commit:
+            head = bytearray(half.head)
+            put32(head, _AT_SYS_FLAG, half.sys_flag & ~_TRANSACTION | _COMMIT)
+            put64(head, _AT_PREPARED, header.physical)
+            self._tags = half.fields.tags
+            self._write(batch, head, half.body, half.properties, size)
+            batch.requests += 1
+        transactions.decided(half.queue_offset, header.is_commit)
+        put64(self._operation_head, _AT_BORN_MS, now_ms)
+        self._tags = _OPERATION_TAGS
+        self._write(operations, self._operation_head, digits, properties, operation_size)
+        if header.flag != _ONEWAY:
+            answers.append(self._ended.answer(frame.serialization, header.opaque))
+        self._taken[_END_CODE] = self._taken.get(_END_CODE, 0) + 1
+        return True
+
+    # ---- messages
 
     def _properties(self, data: bytes) -> bytes | None:
         """The properties as they are stored; None if one of them makes a send more than plain."""
@@ -309,12 +436,26 @@ class Sends:
         if self._has_cluster:
             properties = _without(properties, _find(properties, b"CLUSTER\1"))
         properties += self._suffix[1:] if not properties or properties[-1] == 2 else self._suffix
+        if self._is_half:
+            fields = self._half_properties
+            if (
+                header.is_batch
+                or self._is_soon
+                or not self._takes_halves
+                or not fields.read(properties)
+                or fields.topic
+                or fields.queue_id >= 0
+                or fields.has_checks
+            ):
+                return None
+            topic = data[header.topic_at : header.topic_end]
+            properties = b"%b\2REAL_TOPIC\1%b\2REAL_QID\1%d" % (properties, topic, header.queue_id)
         return properties if len(properties) <= _PROPERTIES_MAX else None
 
     def _look_through(self, properties: bytes) -> bool:
         """Note where the first properties of some names are; False if one makes a send more than plain."""
         self._wait_at = self._wait_end = -1
-        self._has_cluster = False
+        self._has_cluster = self._is_half = False
         self._tags = b""
         if b"\0" in properties:
             return False
@@ -329,7 +470,11 @@ class Sends:
                 if properties.startswith(b"TAGS\1", start):
                     if not self._tags:
                         self._tags = properties[start:at]
-                elif properties.startswith(b"TRAN_MSG\1", start) or properties.startswith(b"TIMER_DEL", start):
+                elif properties.startswith(b"TRAN_MSG\1", start):
+                    if self._is_half or properties[start:at] != b"TRAN_MSG\1true":
+                        return False
+                    self._is_half = True
+                elif properties.startswith(b"TIMER_DEL", start):
                     return False
             elif first == 0x57:  # W
                 if self._wait_at < 0 and properties.startswith(b"WAIT\1", start):
@@ -362,7 +507,7 @@ class Sends:
             if properties_end > end or total != properties_end - at:
                 return False
             properties = data[properties_at:properties_end]
-            if not self._look_through(properties):
+            if not self._look_through(properties) or self._is_half:
                 return False
             if properties and properties[-1] != 2:
                 properties += b"\2"
@@ -384,17 +529,26 @@ class Sends:
     def _append(
         self, batch: QueueBatch, body: bytes, properties: bytes, size: int, flag: int, reconsume_times: int
     ) -> None:
-        """Write the record, and remember what follows from it until `finish`."""
-        header, head, end = self._header, self._head, self._end
-        put32(head, _AT_SIZE, size)
-        put32(head, _AT_CRC, crc32(body) & 0x7FFFFFFF)
-        put32(head, _AT_QUEUE_ID, header.queue_id)
+        """Write a record with the values of the header of a send."""
+        header, head = self._header, self._head
         put32(head, _AT_FLAG, flag)
-        put64(head, _AT_QUEUE_OFFSET, batch.next_offset)
-        put64(head, _AT_PHYSICAL, end)
-        put32(head, _AT_SYS_FLAG, header.sys_flag & _HOSTS_V4)
+        put32(head, _AT_SYS_FLAG, header.sys_flag & _STORED_FLAGS)
         put64(head, _AT_BORN_MS, header.born_ms)
         put32(head, _AT_RECONSUME, reconsume_times)
+        self._write(batch, head, body, properties, size)
+
+    def _write(self, batch: QueueBatch, head: bytearray, body: bytes, properties: bytes, size: int) -> None:
+        """Write the record, and remember what follows from it until `finish`.
+
+        head: all values of which are set but those that are numbers of the store, the queue, and what the body decides.
+        """
+        end = self._end
+        put32(head, _AT_SIZE, size)
+        put32(head, _AT_CRC, crc32(body) & 0x7FFFFFFF)
+        put32(head, _AT_QUEUE_ID, batch.queue_id)
+        put64(head, _AT_QUEUE_OFFSET, batch.next_offset)
+        put64(head, _AT_PHYSICAL, end)
+        put64(head, _AT_STORE_MS, self._store_ms)
         put32(head, _AT_BODY_BYTES, len(body))
         properties_bytes = len(properties)
         self._length[0] = properties_bytes >> 8
@@ -429,20 +583,24 @@ class Sends:
         self._taken = {}
         elapsed_ns = perf_counter_ns() - self._began_ns
         batches = [batch for queues in self._topics.values() for batch in queues.values() if batch.units]
+        batches += [batch for batch in self._system.values() if batch.units]
         records, self._records = self._records, []
         sums, self._sums = self._sums, []
         self._space = None
         self._topics.clear()
+        self._system.clear()
         if not batches:
             return taken
         shares = [(batch.topic, batch.queue_id, batch.queue, batch.first_offset, batch.units) for batch in batches]
         self._store.fill_space(self._end, shares, records, sums)
-        requests = 0
+        appends = 0
         for batch in batches:
-            requests += batch.requests
-        self._store.append_watch.note(elapsed_ns / 1e9, requests)
+            appends += batch.requests if batch.requests else len(batch.units)
+        self._store.append_watch.note(elapsed_ns / 1e9, appends)
         for batch in batches:
-            each_ns = elapsed_ns // requests
+            if not batch.requests:
+                continue
+            each_ns = elapsed_ns // appends
             self._context.stats.put(batch.topic, len(batch.units), batch.bytes, each_ns, requests=batch.requests)
         return taken
 

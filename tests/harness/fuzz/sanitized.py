@@ -4,8 +4,9 @@
 
 Copies the package to a temporary folder, compiles `saturnmq.hot` there with gcc's sanitizers, and runs itself in an interpreter
 that has their libraries loaded and Python's own allocator off, so that a read beyond an object is one beyond an allocation. The
-connections of a broker get sends, batches, pulls and commits in either serialization, most of them damaged, in reads of any
-size, without sockets; every second round is one of SYNC_FLUSH, every third one of signed requests and access control.
+connections of a broker get sends, half messages, batches, pulls, commits and ends of transactions in either serialization, most
+of them damaged, in reads of any size, without sockets; every second round is one of SYNC_FLUSH, every third one of signed requests
+and access control.
 
 Requirements: FUZ-05.
 """
@@ -29,6 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.fuzz.frames import mutate
+from saturnmq.broker.services.half_table import UndecidedHalf
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
 from saturnmq.protocol.headers.send_fields import SEND_V1_BY_V2
@@ -45,6 +47,9 @@ _CODES: Final = (_V1, int(RequestCode.SEND_MESSAGE_V2), _BATCH)
 _FETCHES: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 _FETCH: Final = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "5",
                  "commitOffset": "1", "subscription": "*", "subVersion": "0", "expressionType": "TAG"}  # fmt: skip
+_END: Final = int(RequestCode.END_TRANSACTION)
+_END_FIELDS: Final = {"producerGroup": "g", "msgId": "x", "transactionId": "x", "fromTransactionCheck": "false"}
+_HALF: Final = "TRAN_MSG\x01true\x02PGROUP\x01g"
 _COMMIT_FIELDS: Final = ("consumerGroup", "topic", "queueId", "commitOffset")
 ACCOUNT: Final = ("fuzzing", b"12345678")
 ACCOUNTS: Final = f"""accounts:
@@ -62,11 +67,15 @@ _PROPERTIES: Final = ("WAIT\x01true", "WAIT\x01false", "TAGS\x01t1", "KEYS\x01a 
 
 
 class RequestMaker:
-    """Makes sends, batches, pulls and commits. seed: decides all of them. signed: by ACCOUNT."""
+    """Makes sends, half messages, batches, pulls, commits and ends of transactions.
+
+    seed: decides all of them. signed: by ACCOUNT.
+    """
 
     def __init__(self, seed: int, *, signed: bool = False) -> None:
         self._chance = random.Random(seed)
         self._signed = signed
+        self.undecided: dict[int, UndecidedHalf] = {}  # half messages of the broker
 
     def frame(self) -> bytes:
         """The next frame, of which two in three are damaged; its outer length is mostly right."""
@@ -75,7 +84,13 @@ class RequestMaker:
             "i": "\x02".join(chance.choices(_PROPERTIES, k=chance.randrange(5))),
             "e": str(chance.randrange(5)),
         }
-        code = chance.choice((*_CODES, *_FETCHES))
+        if chance.random() < 0.3:
+            fields |= {"i": f"{_HALF}\x02{fields['i']}", "f": "4"}
+        code = chance.choice((*_CODES, *_FETCHES, _END))
+        if code == _END:
+            offset, physical = self._half()
+            fields = _END_FIELDS | {"tranStateTableOffset": str(offset), "commitLogOffset": str(physical),
+                                    "commitOrRollback": chance.choice(("8", "12"))}  # fmt: skip
         if code in _FETCHES:
             offset = {"queueOffset": str(chance.randrange(5)), "commitOffset": str(chance.randrange(5))}
             names = _COMMIT_FIELDS if code == _FETCHES[1] else _FETCH
@@ -86,7 +101,7 @@ class RequestMaker:
             fields = {SEND_V1_BY_V2.get(name, name): value for name, value in fields.items()}
         body = self._batch() if code == _BATCH else chance.randbytes(chance.randrange(120))
         request = Command(
-            code, ext=fields, body=None if code in _FETCHES else body, opaque=chance.randrange(-9, 2**31),
+            code, ext=fields, body=None if code in _FETCHES or code == _END else body, opaque=chance.randrange(-9, 2**31),
             flag=chance.choice((0, 0, 0, 2)), serialization=chance.choice((Serialization.JSON, Serialization.ROCKETMQ)),
         )  # fmt: skip
         if self._signed and chance.random() < 0.9:
@@ -96,6 +111,14 @@ class RequestMaker:
             return raw
         raw = mutate(raw, chance)
         return struct.pack(">i", len(raw) - 4) + raw[4:] if len(raw) > 8 and chance.random() < 0.95 else raw
+
+    def _half(self) -> tuple[int, int]:
+        """Offsets of an undecided half message, or of none."""
+        chance = self._chance
+        if self.undecided and chance.random() < 0.9:
+            half = self.undecided[next(iter(self.undecided))]
+            return half.offset, half.physical + (chance.random() < 0.1)
+        return chance.randrange(5), chance.randrange(5000)
 
     def _batch(self) -> bytes:
         chance = self._chance
@@ -176,6 +199,7 @@ async def attack(frames: int, seed: int, *, sync: bool, signed: bool) -> int:
     try:
         await broker.start()
         assert broker._server.plain_reads is not None, "nothing is compiled"
+        maker.undecided = broker.master.transactions.table.pending
         connections: list[tuple[Connection, Discards]] = []
         rest = frames
         while rest > 0:

@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import monotonic
 from types import ModuleType
-from typing import Final, cast
+from typing import cast
 
 from saturnmq.broker.requests.context import OffsetContext, PullContext, SendContext
 from saturnmq.broker.requests.offsets import check_commit
-from saturnmq.broker.requests.plain_sends import GroupMember, PlainRules, plain_sends
+from saturnmq.broker.requests.plain_sends import GroupMember, PlainRules, plain_sends, success_frame
 from saturnmq.broker.requests.pull import COUNT_MAX, READ_AHEAD, checked, count_pull, next_broker
 from saturnmq.broker.requests.pull_answer import frame_head
 from saturnmq.broker.requests.table import BoundRoute
 from saturnmq.broker.services.admission import Admission
 from saturnmq.broker.services.transactions import GROUP as TRANSACTION_GROUP
 from saturnmq.hot import compiled, hot_module
-from saturnmq.hot.answer_frame import OpaqueFrame
 from saturnmq.net import RemotingServer
 from saturnmq.net.plain_reads import PlainReader, PlainSends
-from saturnmq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from saturnmq.protocol.frames.command import Command, Serialization, encode_frame
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.frames.command import Serialization
 from saturnmq.store import GetStatus
-
-_RESPONSE: Final = int(CommandFlag.RESPONSE)
 
 
 class PlainRequests:
@@ -104,13 +101,12 @@ def plain_commits(
 ) -> PlainSends:
     """What takes plain offset commits: `hot/commits.py`, compiled unless a test passes the module."""
     module = module or hot_module("commits")
-    frames = [encode_frame(Command(0, flag=_RESPONSE, serialization=serialization)) for serialization in Serialization]
     commits: PlainSends = module.Commits(
         context,
         rules.serves,
         rules.limits,
         check_commit,
-        OpaqueFrame(*frames),
+        success_frame(),
         rules.admits,
     )
     return commits

@@ -16,9 +16,11 @@ from saturnmq.broker.requests.send import NOT_HOSTS, SMALL_BYTES, UNFLUSHED_BYTE
 from saturnmq.broker.requests.send_answer import SendAnswers, confirmation_of
 from saturnmq.broker.services.admission import Admission
 from saturnmq.hot import hot_module
+from saturnmq.hot.answer_frame import OpaqueFrame
 from saturnmq.net import Connection, Later
 from saturnmq.net.plain_reads import PlainSends
-from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization
+from saturnmq.protocol.codes import CommandFlag
+from saturnmq.protocol.frames.command import Command, FrameLimits, Serialization, encode_frame
 from saturnmq.protocol.message import Message
 from saturnmq.store import PutResult, PutStatus
 
@@ -77,6 +79,12 @@ class PlainRules:
         return not self.admission.rejected and (self.member is None or self.member.serves_pulls)
 
 
+def success_frame() -> OpaqueFrame:
+    """The response to a request that succeeded and has nothing else to say."""
+    flag = int(CommandFlag.RESPONSE)
+    return OpaqueFrame(*(encode_frame(Command(0, flag=flag, serialization=kind)) for kind in Serialization))
+
+
 def plain_sends(
     context: SendContext,
     rules: PlainRules,
@@ -133,6 +141,7 @@ def plain_sends(
         (SMALL_BYTES, UNFLUSHED_BYTES),
         lambda: confirmation_of(store, waits=True),
         put_soon,
+        success_frame(),
         rules.admits,
     )
     return sends

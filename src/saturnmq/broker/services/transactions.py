@@ -287,6 +287,26 @@ class Transactions:
             op = self._queue(OP_HALF_TOPIC)
             self.table.add(self._half(message, op.next_offset if op else 0))
 
+    # ---- compiled code, which stores the records itself (`hot/sends.py`)
+
+    def add(
+        self, offset: int, physical: int, stored_ms: int, immunity: str | None, op_floor: int, group: str, host: str
+    ) -> None:
+        """Register a half message that was stored. immunity: its property CHECK_IMMUNITY_TIME_IN_SECONDS."""
+        immune_ms = immunity_ms(immunity, self.table.limits.timeout_ms)
+        self.table.add(
+            UndecidedHalf(QueueOffset(offset), PhysicalOffset(physical), stored_ms, immune_ms, op_floor, 0, group, host)
+        )
+
+    def is_undecided(self, offset: int, physical: int) -> bool:
+        """Whether the half message with these offsets in its queue and in the log can be decided."""
+        half = self.table.pending.get(offset) if self.ready else None
+        return half is not None and half.physical == physical
+
+    def decided(self, offset: int, is_commit: bool) -> None:
+        """Note a decision whose operation is stored."""
+        self.table.settle(offset, TransactionOutcome.COMMITTED if is_commit else TransactionOutcome.ROLLED_BACK)
+
     def resume(self, physical: PhysicalOffset) -> bool:
         """Move a discarded message back to the half topic (TX-08). False if it is not one or cannot be stored."""
         message = self._message_at(physical, CHECK_MAX_TIME_TOPIC)
@@ -351,15 +371,18 @@ class Transactions:
     def _write_op(self, offset: int) -> None:
         """Record in the operation topic that a half message is decided (TX-06); retried in the next round if the put fails."""
         now, host = self._clock_ms(), self._identity.store_host
-        if self._ids is None:
-            self._ids = UniqueIds(host[0], os.getpid(), id(self), now)
-        properties = {PropertyKey.TAGS: REMOVE_TAG, PropertyKey.UNIQ_KEY: self._ids.next(now)}
-        message = Message(OP_HALF_TOPIC, str(offset).encode(), encode_properties(properties), QUEUE)
+        message = Message(OP_HALF_TOPIC, str(offset).encode(), self.operation_properties(now), QUEUE)
         message.born_timestamp_ms, message.born_host, message.store_host = now, host, host
         result = self._store.put(message)
         if result.status is not PutStatus.PUT_OK:
             log.error("operation on half message not stored, retried offset=%s reason=%s", offset, result.reason)
             self._unwritten.append(offset)
+
+    def operation_properties(self, now_ms: int) -> bytes:
+        """Properties of the next operation message."""
+        if self._ids is None:
+            self._ids = UniqueIds(self._identity.store_host[0], os.getpid(), id(self), now_ms)
+        return encode_properties({PropertyKey.TAGS: REMOVE_TAG, PropertyKey.UNIQ_KEY: self._ids.next(now_ms)})
 
     # ---- checks
 
