@@ -70,17 +70,18 @@ def step(owner: Any, name: str, label: Callable[..., str] = lambda *_: "") -> No
 
 
 def step_ends() -> None:
-    """Report the points after the first, second, ... response to an end."""
-    inner, count = transactional._end_one, 0
+    """Report the points after the first, second, ... response to an end, when those sent with it have theirs, too."""
+    inner, count = transactional._end_window, 0
 
     async def stepped(*arguments: Any) -> Any:
         nonlocal count
-        response = await inner(*arguments)
-        count += 1
-        reached(f"after end {count}")
-        return response
+        outcomes = await inner(*arguments)
+        for _ in outcomes:
+            count += 1
+            reached(f"after end {count}")
+        return outcomes
 
-    transactional._end_one = stepped
+    transactional._end_window = stepped
 
 
 def begin(phase: str) -> None:

@@ -68,6 +68,26 @@ async def test_call_timeout_keeps_connection_if_configured() -> None:
 
 
 @pytest.mark.spec("REM-16", "REM-22")
+async def test_requests_written_together_have_their_own_outcomes() -> None:
+    async with pair() as p:
+        both = [Command(10, ext={"n": str(n)}) for n in range(50)]
+        outcomes = await p.client.invoke_all(p.address, both, 5000)
+        assert [outcome.ext["n"] for outcome in outcomes if isinstance(outcome, Command)] == [str(n) for n in range(50)]
+    async with pair(first_only()) as p:  # those without a response end at their timeout, and with the connection
+        first, *others = await p.client.invoke_all(p.address, [Command(10) for _ in range(3)], 50)
+        assert isinstance(first, Command) and first.code == 0
+        assert [type(outcome) for outcome in others] == [CallTimeout, CallTimeout]
+    async with pair(first_only()) as p:
+        await p.call(Command(10))
+        calls = p.client.invoke_all(p.address, [Command(10) for _ in range(3)], 5000)
+        outcomes, _ = await asyncio.gather(calls, p.server.stop())
+        assert all(isinstance(outcome, ConnectFailed) and outcome.sent for outcome in outcomes)
+        with pytest.raises(ConnectFailed) as caught:
+            await p.client.invoke_all(p.address, [Command(10)], 5000)
+        assert not caught.value.sent
+
+
+@pytest.mark.spec("REM-16", "REM-22")
 async def test_ask_completes_times_out_and_fails_like_invoke() -> None:
     async with pair() as p:
         assert p.client.ask(p.address, Command(10), 5000) is None  # not connected yet

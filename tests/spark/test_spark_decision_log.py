@@ -7,7 +7,7 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,17 @@ class Broker:
             raise ConnectFailed("connection refused", sent=False)
         is_end = "tranStateTableOffset" in command.ext
         return Command(ResponseCode.SYSTEM_BUSY if address == self.busy and is_end else ResponseCode.SUCCESS)
+
+    async def call_all(
+        self, address: str, commands: Sequence[Command], timeout_ms: int
+    ) -> list[Command | ConnectFailed]:
+        outcomes: list[Command | ConnectFailed] = []
+        for command in commands:
+            try:
+                outcomes.append(await self.call(address, command, timeout_ms))
+            except ConnectFailed as error:
+                outcomes.append(error)
+        return outcomes
 
 
 def linked_to(broker: Broker) -> Any:

@@ -154,6 +154,15 @@ class Model:
             raise ConnectFailed("connection lost", sent=True)
         return Command(ResponseCode.SUCCESS)
 
+    async def call_all(self, address: str, commands: Sequence[Command], timeout_ms: int) -> list[Command | Exception]:
+        outcomes: list[Command | Exception] = []
+        for command in commands:
+            try:
+                outcomes.append(await self.call(address, command, timeout_ms))
+            except ConnectFailed as error:
+                outcomes.append(error)
+        return outcomes
+
     def end(self, offset: int, state: int) -> None:
         if state == COMMIT.value:
             assert offset not in self.rolled_back, f"half {offset} committed after it was rolled back"

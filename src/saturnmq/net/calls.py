@@ -13,9 +13,10 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, repeat
-from typing import Final
+from typing import Final, cast
 
 from saturnmq.errors import CallTimeout, ConnectFailed, NoPermit, TooManyRequests
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,48 @@ def opaques(first: int = 0) -> Iterator[int]:
 next_opaque: Final = opaques().__next__  # of this process: unique over all its connections until the numbers wrap
 
 
+class CallGroup:
+    """Calls that were sent together, with one timer and one future: that is the list of their outcomes, in order."""
+
+    __slots__ = ("_missing", "future", "opaques", "outcomes")
+
+    def __init__(self, opaques: list[int], future: asyncio.Future[list[Command | SaturnError]]) -> None:
+        self.opaques, self.future = opaques, future
+        self.outcomes: list[Command | SaturnError | None] = [None] * len(opaques)
+        self._missing = len(opaques)
+
+    def set(self, index: int, outcome: Command | SaturnError) -> None:
+        """Take the outcome of one call."""
+        self.outcomes[index] = outcome
+        self._missing -= 1
+        if not self._missing and not self.future.done():
+            self.future.set_result(cast("list[Command | SaturnError]", self.outcomes))
+
+    def fail(self, error: SaturnError) -> None:
+        """End all calls that have no outcome."""
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                self.set(index, error)
+
+
+class _Part:
+    """A call of a group, as `Calls` sees it: what is used of a future."""
+
+    __slots__ = ("_group", "_index")
+
+    def __init__(self, group: CallGroup, index: int) -> None:
+        self._group, self._index = group, index
+
+    def done(self) -> bool:
+        return self._group.outcomes[self._index] is not None
+
+    def set_result(self, response: Command) -> None:
+        self._group.set(self._index, response)
+
+    def set_exception(self, error: SaturnError) -> None:
+        self._group.set(self._index, error)
+
+
 class Calls:
     """The pending calls of one connection."""
 
@@ -41,14 +84,15 @@ class Calls:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = ""  # ip:port, for error texts
         self._loop = loop
-        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._pending: dict[int, asyncio.Future[Command] | _Part] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def start(self, opaque: int, timeout_ms: int) -> asyncio.Future[Command]:
         """Register a call; the future completes with its response, CallTimeout, or ConnectFailed when the connection closes."""
-        future = self._pending[opaque] = self._loop.create_future()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._pending[opaque] = future
         timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
 
         def remove_call(_: asyncio.Future[Command]) -> None:
@@ -58,10 +102,28 @@ class Calls:
         future.add_done_callback(remove_call)
         return future
 
+    def start_all(self, opaques: list[int], timeout_ms: int) -> asyncio.Future[list[Command | SaturnError]]:
+        """Register calls that are sent together; the future completes with the response, CallTimeout or ConnectFailed of each."""
+        future: asyncio.Future[list[Command | SaturnError]] = self._loop.create_future()
+        group = CallGroup(opaques, future)
+        self._pending.update((opaque, _Part(group, index)) for index, opaque in enumerate(opaques))
+        timer = self._loop.call_later(max(timeout_ms, 0) / 1000, lambda: group.fail(self._timeout(timeout_ms)))
+
+        def remove_calls(_: object) -> None:
+            timer.cancel()
+            for opaque in opaques:
+                self._pending.pop(opaque, None)
+
+        future.add_done_callback(remove_calls)
+        return future
+
+    def _timeout(self, timeout_ms: int) -> CallTimeout:
+        return CallTimeout(f"{self.peer} did not answer within {timeout_ms} ms", broker=self.peer)
+
     def _expire(self, opaque: int, timeout_ms: int) -> None:
         future = self._pending.get(opaque)
         if future is not None and not future.done():
-            future.set_exception(CallTimeout(f"{self.peer} did not answer within {timeout_ms} ms", broker=self.peer))
+            future.set_exception(self._timeout(timeout_ms))
 
     def complete(self, response: Command) -> None:
         """Complete the call that a response belongs to; a response without a pending call is ignored."""

@@ -11,16 +11,18 @@ import os
 import re
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from saturnmq.config.settings import without_credentials
 from saturnmq.errors import CallTimeout, ConnectFailed, NoPermit
+from saturnmq.net.calls import next_opaque
 from saturnmq.net.connection import Connection, Handler
 from saturnmq.net.endpoint import ConnectionListener, Endpoint
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.tasks import cancel
 
@@ -133,6 +135,28 @@ class RemotingClient(Endpoint):
 
         future.add_done_callback(close_on_timeout)
         return future
+
+    async def invoke_all(
+        self, address: str, commands: Sequence[Command], timeout_ms: int
+    ) -> list[Command | SaturnError]:
+        """Call the peer with requests that are written together; the outcome of each, in order. Raises CallTimeout, ConnectFailed.
+
+        Takes no permit: for callers that limit their concurrent calls themselves. Each outcome is a response, CallTimeout or
+        ConnectFailed; what is raised is raised before anything was sent.
+        """
+        connection, timeout_ms = await self._connected(address, timeout_ms)
+        reads = connection.reads
+        for command in commands:
+            for hook in self.hooks:
+                hook.before(address, command)
+            command.opaque = next_opaque()
+            command.serialization = self.serialization or command.serialization
+            connection.send(command)
+        outcomes = await connection.calls.start_all([command.opaque for command in commands], timeout_ms)
+        late = any(isinstance(outcome, CallTimeout) for outcome in outcomes)
+        if late and self.settings.close_on_timeout and connection.reads == reads:
+            connection.close(f"calls timed out after {timeout_ms} ms, no bytes received from the peer meanwhile")
+        return outcomes
 
     async def invoke_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Send a one-way request. Raises CallTimeout, ConnectFailed, TooManyRequests.

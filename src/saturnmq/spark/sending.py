@@ -1,5 +1,7 @@
 """Sends requests to brokers: limited in flight, one at a time for a fixed queue, with retries of transient errors.
 
+Half messages, which cannot be batched, are written by the window; those that are not stored are sent one by one.
+
 No request is pending when `send` returns or raises. Does not import pyspark.
 
 Requirements: SNK-04, SNK-05, SNK-08.
@@ -10,23 +12,27 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.receipt import Receipt, SendStatus
+from saturnmq.client.producer.send_request import receipts
+from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.client.selection import shard
 from saturnmq.errors import CallTimeout, SendFailed
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError
+from saturnmq.protocol.frames.command import Command, Serialization
 from saturnmq.spark.connect import Link
 from saturnmq.spark.encode import EncodedRequest, SendTarget, queue_of
 from saturnmq.spark.sink_options import SinkOptions
 
 BUDGET_S: Final = 120.0
 PAUSE_S: Final = (0.1, 5.0)
+WINDOWS: Final = 2  # of half messages that wait for their answers, while more are written
+WINDOW_FACTOR: Final = 4  # half messages of a window, per request that may be in flight
 BUSY_CODES: Final = frozenset(
     {int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.FLOW_CONTROL)}
 )
@@ -69,14 +75,57 @@ class Sender:
                 async with limiter:
                     await self._send_one_request(item)
 
+        windows = self._windows(free) if self.took is not None else iter(())
+        single = [] if self.took is not None else free
+
+        async def send_windows() -> None:
+            for window in windows:
+                for item in await self._send_window(window):
+                    await chain([item])
+
         try:
             async with asyncio.TaskGroup() as group:
                 for items in chains.values():
                     group.create_task(chain(items))
-                for item in free:
+                for item in single:
                     group.create_task(chain([item]))
+                for _ in range(WINDOWS):
+                    group.create_task(send_windows())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def _windows(self, requests: list[EncodedRequest]) -> Iterator[list[EncodedRequest]]:
+        """Requests that are written together: of one topic, and as many as wait for an answer at once."""
+        by_topic: dict[str, list[EncodedRequest]] = {}
+        for request in requests:
+            by_topic.setdefault(request.target.topic, []).append(request)
+        count = self.options.in_flight * WINDOW_FACTOR
+        for items in by_topic.values():
+            yield from (items[at : at + count] for at in range(0, len(items), count))
+
+    async def _send_window(self, requests: list[EncodedRequest]) -> list[EncodedRequest]:
+        """Write requests for one queue together; returns those not stored as option ack requires, to be sent one by one."""
+        producer, prepared = self.producer, requests[0].prepared
+        deadline = Deadline(self.options.send_timeout_ms)
+        try:
+            queue = producer._pick(await producer._route(prepared.topic, deadline), None)
+            address = await producer._address(queue, deadline)
+        except SaturnError:
+            return requests  # and their errors are those of single requests
+        commands = [producer._command(request.prepared, queue) for request in requests]
+        for command in commands:
+            command.serialization = Serialization.ROCKETMQ  # no text to escape, and shorter
+        outcomes = await self.link.core.remote.call_all(address, commands, max(deadline.remaining_ms, 1))
+        remaining: list[EncodedRequest] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Command) and outcome.code in STATUS_BY_CODE:
+                stored = receipts(request.prepared, queue, outcome)
+                if self.options.ack == "stored" or stored[0].status is SendStatus.SEND_OK:
+                    if self.took is not None:
+                        self.took(request, stored)
+                    continue
+            remaining.append(request)
+        return remaining
 
     async def _send_one_request(self, request: EncodedRequest) -> None:
         options, began, pause = self.options, time.monotonic(), PAUSE_S[0]

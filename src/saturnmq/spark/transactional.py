@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from saturnmq.client.connection.transaction_checks import end_command
@@ -25,7 +25,7 @@ from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.errors import ConnectFailed
 from saturnmq.protocol.codes import RequestCode, ResponseCode, SysFlag
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
-from saturnmq.protocol.frames.command import Command
+from saturnmq.protocol.frames.command import Command, Serialization
 from saturnmq.protocol.ids import parse_offset_message_id
 from saturnmq.spark.connect import ConnectionOptions, Link, linked
 from saturnmq.spark.decision_log import (
@@ -61,13 +61,18 @@ def group_of(configured: str | None, query: str) -> str:
     return configured or GROUP_PREFIX + query
 
 
-def fenced(request: EncodedRequest, fence: Fence, group: str, immunity_s: int) -> EncodedRequest:
-    """Return the request as a half message with its fencing key and the age below which brokers send no check-back."""
-    prepared = request.prepared
-    text = (f"{prepared.properties}\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
+def fence_text(fence: Fence, group: str, immunity_s: int) -> str:
+    """The properties of a half message beside its own: its fencing key and the age below which brokers send no check-back."""
+    return (f"\x02TRAN_MSG\x01true\x02PGROUP\x01{group}\x02{FENCE_PROPERTY}\x01{fence}"
             f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity_s}")  # fmt: skip
-    half_message = replace(prepared, properties=text, sys_flag=prepared.sys_flag | int(SysFlag.PREPARED))
-    return replace(request, prepared=half_message)
+
+
+def as_half(request: EncodedRequest, text: str) -> EncodedRequest:
+    """Make the request that of a half message, with the properties of `fence_text`."""
+    prepared = request.prepared
+    prepared.properties += text
+    prepared.sys_flag |= int(SysFlag.PREPARED)
+    return request
 
 
 def write_halves(sender: Sender, requests: Sequence[EncodedRequest], fence: Fence) -> Halves:
@@ -81,8 +86,8 @@ def write_halves(sender: Sender, requests: Sequence[EncodedRequest], fence: Fenc
         stored.append(StoredHalf(uniq, request.target.topic, *where))
 
     sender.took = took
-    immunity_s = sender.options.check_after_ms // 1000
-    sender.link.run(sender.send([fenced(request, fence, group, immunity_s) for request in requests]))
+    text = fence_text(fence, group, sender.options.check_after_ms // 1000)
+    sender.link.run(sender.send([as_half(request, text) for request in requests]))
     return Halves(fence, tuple(stored))
 
 
@@ -214,60 +219,78 @@ async def end(
     time, and none is sent after it; None: each is sent once, and none to a broker that was unreachable before. An end whose
     response was lost is never sent again.
     """
-    limit, remarks, expired = asyncio.Semaphore(ENDS_AT_ONCE), list[str](), list[str]()
+    ids, remarks, expired = set[str](), list[str](), list[str]()
     unreachable = Counter[str]()  # ends not sent, by broker
 
-    async def answer(half: StoredHalf) -> Command | None:
+    def lost(half: StoredHalf, cause: str) -> None:
+        logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, cause)
+
+    async def end_some(waiting: list[StoredHalf]) -> None:
+        """Send the ends for one topic of one broker, ENDS_AT_ONCE together."""
         pause, cause = PAUSE_S[0], "its claim has expired"
-        while until_ms is None or now_ms() < until_ms:
-            if half.broker in unreachable:
-                unreachable[half.broker] += 1
-                return None
-            try:
-                response = await _end_one(link, group, half, state)
-                if response.code not in BUSY_CODES or until_ms is None:
-                    return response
-                cause = f"{response.code} {response.remark}"
-            except SaturnError as error:
-                cause = str(error)
-                if until_ms is None:
-                    unreachable[half.broker] += 0
-                if until_ms is None or not (isinstance(error, ConnectFailed) and not error.sent):
-                    break
+        while waiting:
+            if until_ms is not None and now_ms() >= until_ms:
+                expired.append(cause)
+                for half in waiting:
+                    lost(half, cause)
+                return
+            if waiting[0].broker in unreachable:
+                unreachable[waiting[0].broker] += len(waiting)
+                return
+            window, waiting = waiting[:ENDS_AT_ONCE], waiting[ENDS_AT_ONCE:]
+            again: list[StoredHalf] = []
+            for half, outcome in zip(window, await _end_window(link, group, window, state), strict=True):
+                if isinstance(outcome, SaturnError):
+                    cause = str(outcome)
+                    if until_ms is not None and isinstance(outcome, ConnectFailed) and not outcome.sent:
+                        again.append(half)
+                        continue
+                    lost(half, cause)
+                    if until_ms is None:
+                        unreachable[half.broker] += 0
+                elif outcome.code in BUSY_CODES and until_ms is not None:
+                    cause = f"{outcome.code} {outcome.remark}"
+                    again.append(half)
+                elif outcome.code == ResponseCode.SUCCESS:
+                    ids.add(half.uniq)
+                else:
+                    logger.warning(
+                        "half message end rejected id=%s code=%s remark=%s", half.uniq, outcome.code, outcome.remark
+                    )
+                    remarks.append(f"code {outcome.code} {outcome.remark}")
+            if not again:
+                pause = PAUSE_S[0]
+                continue
+            waiting = again + waiting
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_S[1])
-        else:
-            expired.append(cause)
-        logger.warning("half message end not acknowledged id=%s error=%s", half.uniq, cause)
-        return None
 
-    async def is_acknowledged(half: StoredHalf) -> bool:
-        async with limit:
-            response = await answer(half)
-        if response is not None and response.code != ResponseCode.SUCCESS:
-            logger.warning(
-                "half message end rejected id=%s code=%s remark=%s", half.uniq, response.code, response.remark
-            )
-            remarks.append(f"code {response.code} {response.remark}")
-        return response is not None and response.code == ResponseCode.SUCCESS
-
-    results = await asyncio.gather(*map(is_acknowledged, halves))
+    parts: dict[tuple[str, str], list[StoredHalf]] = {}
+    for half in halves:
+        parts.setdefault((half.broker, half.topic), []).append(half)
+    await asyncio.gather(*map(end_some, parts.values()))
     for broker, count in (+unreachable).items():
         logger.warning("half message ends not sent broker=%s count=%d; the broker will check them", broker, count)
-    acknowledged = tuple(half for half, ok in zip(halves, results, strict=True) if ok)
+    acknowledged = tuple(half for half in halves if half.uniq in ids)
     return Ends(acknowledged, tuple(remarks), expired[0] if expired else None)
 
 
-async def _end_one(link: Link, group: str, half: StoredHalf, state: TransactionState) -> Command:
-    """Return the response. Raises ConnectFailed with `sent` false where the request was certainly not sent, and other errors."""
-    _, physical = parse_offset_message_id(half.offset_id)
-    command = end_command(group, half.offset, physical, state, half.uniq, from_check=False)
-    command.ext["bname"] = half.broker
+async def _end_window(
+    link: Link, group: str, halves: Sequence[StoredHalf], state: TransactionState
+) -> list[Command | SaturnError]:
+    """The outcomes of ends for a topic of a broker; ConnectFailed with `sent` false for those that were certainly not sent."""
     try:
-        address = await link.core.master_address(half.topic, half.broker)
+        address = await link.core.master_address(halves[0].topic, halves[0].broker)
     except SaturnError as error:
-        raise ConnectFailed(str(error), broker=half.broker) from error
-    return await link.core.remote.call(address, command, END_TIMEOUT_MS)
+        return [ConnectFailed(str(error), broker=halves[0].broker)] * len(halves)
+    commands = []
+    for half in halves:
+        _, physical = parse_offset_message_id(half.offset_id)
+        command = end_command(group, half.offset, physical, state, half.uniq, from_check=False)
+        command.ext["bname"] = half.broker
+        command.serialization = Serialization.ROCKETMQ
+        commands.append(command)
+    return await link.core.remote.call_all(address, commands, END_TIMEOUT_MS)
 
 
 def verdict(log: DecisionLog, message: Message[bytes]) -> TransactionState:

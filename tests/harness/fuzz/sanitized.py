@@ -88,8 +88,8 @@ class RequestMaker:
             fields |= {"i": f"{_HALF}\x02{fields['i']}", "f": "4"}
         code = chance.choice((*_CODES, *_FETCHES, _END))
         if code == _END:
-            offset, physical = self._half()
-            fields = _END_FIELDS | {"tranStateTableOffset": str(offset), "commitLogOffset": str(physical),
+            half_offset, physical = self._half()
+            fields = _END_FIELDS | {"tranStateTableOffset": str(half_offset), "commitLogOffset": str(physical),
                                     "commitOrRollback": chance.choice(("8", "12"))}  # fmt: skip
         if code in _FETCHES:
             offset = {"queueOffset": str(chance.randrange(5)), "commitOffset": str(chance.randrange(5))}

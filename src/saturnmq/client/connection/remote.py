@@ -5,7 +5,7 @@ The only module that opens connections; others use a `Connection` of `saturnmq.n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from saturnmq.client.connection import forks
@@ -16,7 +16,7 @@ from saturnmq.net import Connection, NetSettings, RemotingClient
 from saturnmq.net.connection import Handler
 from saturnmq.net.reconnection import Losses
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.errors import BodyError
+from saturnmq.protocol.errors import BodyError, SaturnError
 from saturnmq.protocol.frames.command import Command
 
 SHORT_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # of answers without messages; parsed JSON takes many times its size
@@ -74,6 +74,26 @@ class Remote:
                 f"{SHORT_BODY_BYTES_MAX} are allowed"
             )
         return answer
+
+    async def call_all(self, address: str, commands: Sequence[Command], timeout_ms: int) -> list[Command | SaturnError]:
+        """The outcomes of requests that are written together, in order: each a response, CallTimeout or ConnectFailed."""
+        if self._signer is not None:
+            for command in commands:
+                self._signer.sign(command)
+        outcomes: list[Command | SaturnError]
+        try:
+            outcomes = await self._client.invoke_all(address, commands, timeout_ms)
+        except (CallTimeout, ConnectFailed) as error:
+            outcomes = [error] * len(commands)
+        for command, outcome in zip(commands, outcomes, strict=True):
+            if isinstance(outcome, CallTimeout | ConnectFailed):
+                outcome.broker = address
+                self._on_failure(address, isinstance(outcome, CallTimeout))
+                break
+            if isinstance(outcome, Command) and is_no_master(command, outcome):
+                self._on_failure(address, False)
+                break
+        return outcomes
 
     async def call_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Write a one-way request. Raises ConnectFailed or CallTimeout."""
