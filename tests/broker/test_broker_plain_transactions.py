@@ -174,7 +174,6 @@ def test_halves_and_ends_equal_reference_implementation(pair: BrokerPair) -> Non
     assert {row[0] for row in stored(one)} >= {"Real", HALF_TOPIC, OP_HALF_TOPIC}
 
 
-@pytest.mark.spec("TX-03", "TX-05", "TX-06")
 @pytest.mark.parametrize("serialization", Serialization)
 @pytest.mark.parametrize("flag", [0, 2])
 def test_halves_and_ends_take_fast_path(pair: BrokerPair, flag: int, serialization: Serialization) -> None:

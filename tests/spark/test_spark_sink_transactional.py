@@ -300,7 +300,6 @@ def test_fencing_key_names_the_task_and_differs_for_each_attempt(
     assert writer.abort("5", *attempts) == 2
 
 
-@pytest.mark.spec("SNK-08")
 def test_halves_of_a_window_that_are_not_stored_are_sent_one_by_one(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     writer, windows, before = Writer(server, "tx-window", tmp_path / "log"), list[int](), undecided(server)
     call_all = Remote.call_all
