@@ -1146,6 +1146,24 @@ async def test_query_by_key_waits_for_a_silent_broker_no_longer_than_asked(clust
 
 
 @pytest.mark.spec("PR-02", "ADM-19")
+async def test_oldest_of_the_copies_with_a_unique_id_is_shown(cluster: Any) -> None:
+    """Of both brokers. Their answers also have records of another topic, as those of Apache do when hashes are equal."""
+    unique = "7F0000010000000000000000000A0001"
+    async with cluster(brokers=2) as c, Client(name_servers=c.name_servers) as client:
+        for name, seconds in (("b0", 2), ("b1", 1)):
+            broker = c.brokers[name]
+            broker.store_ms += seconds * 1000
+            for topic in (*["other"] * seconds, "T"):  # no physical offset twice: it is part of the id
+                broker.put(topic, 0, name.encode(), f"UNIQ_KEY\x01{unique}\x02KEYS\x01k1")
+            body = b"".join(broker.stored["other", 0] + broker.stored["T", 0])
+            broker.script[12] = lambda cmd, body=body: cmd.reply(body=body, ext={"indexLastUpdateTimestamp": "0"})
+        for query in ({"key": "k1"}, {"key": unique, "unique": True}):
+            found = await client.query_messages("T", **query)
+            assert [(message.topic, message.body) for message in found] == [("T", b"b1"), ("T", b"b0")]
+        assert (await client.view_message(unique, "T")).body == b"b1"
+
+
+@pytest.mark.spec("PR-02", "ADM-19")
 async def test_messages_are_queried_by_offset_id_unique_id_and_key(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
         receipt = await out.send("T", b"one", keys="k1", queue=MessageQueue("T", "b0", 0))

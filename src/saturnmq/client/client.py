@@ -406,7 +406,8 @@ class Client(FromSettings):
     async def view_message(self, message_id: str, topic: str | None = None) -> Message[bytes]:
         """The message with this offset message id or, if topic is given, with this unique message id.
 
-        Raises a ResponseError with code 208 if there is none, and MessageError for text that is no message id.
+        Of a message that was stored more than once, it is the copy stored first. Raises a ResponseError with code 208 if there is
+        none, and MessageError for text that is no message id.
 
         Example:
             message = await client.view_message(receipt.message_id, "orders")

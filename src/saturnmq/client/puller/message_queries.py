@@ -50,7 +50,7 @@ def span_of(begin: int | datetime, end: int | datetime | None) -> Span:
 
 
 async def view_message(core: Core, message_id: str, topic: str | None = None) -> Message[bytes]:
-    """Look up a message by offset id, or, if a topic is given, the newest one with this unique id (PR-02).
+    """Look up a message by offset id, or, if a topic is given, the oldest one with this unique id (PR-02, ADM-19).
 
     Raises NoMessage (208) when nothing is found, MessageError for an id that is neither.
     """
@@ -73,7 +73,7 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
     if topic is not None:
         matches = await query_messages(core, topic, message_id, UNIQUE_KEY_COUNT, Span(), unique=True)
         if matches:
-            return max(matches, key=lambda message: message.stored_at)
+            return matches[0]
     raise response_error(ResponseCode.NO_MESSAGE, f"no message has the id {message_id}")
 
 
