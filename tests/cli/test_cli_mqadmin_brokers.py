@@ -91,14 +91,17 @@ def test_broker_consume_stats(admin_cli: AdminCli, admin_client: saturnmq.sync.C
     with admin_client.producer("p") as out:
         for _ in range(5):
             out.send("b-stats", b"x")
-    with admin_client.consumer("b-readers", start="first") as inbox:
-        inbox.subscribe("b-stats")
-        for _ in range(2):
-            inbox.recv(30).ack()
+    for group, count in (("b-readers", 2), ("b-through", 5)):
+        with admin_client.consumer(group, start="first") as inbox:
+            inbox.subscribe("b-stats")
+            for _ in range(count):
+                inbox.recv(30).ack()
     document = admin_cli.json("brokerConsumeStats", "-b", "{broker}")
-    (row,) = [row for row in document["rows"] if row["group"] == "b-readers" and row["topic"] == "b-stats"]
+    rows = {row["group"]: row for row in document["rows"] if row["topic"] == "b-stats"}
+    row = rows["b-readers"]
     assert (row["broker_offset"], row["consumer_offset"], row["diff"], row["queue_id"]) == (5, 2, 3, 0)
     assert row["last_time_ms"] > 0 and document["total_diff"] >= 3
+    assert rows["b-through"]["diff"] == 0, "groups without a backlog are listed, too"
     lines = admin_cli.text("brokerConsumeStats", "-b", "{broker}", "-l", "3", "-t", "5000", "-o", "false").splitlines()
     assert lines[0] == STATS_HEAD and lines[-2:] == ["", f"Diff Total: {document['total_diff']}"]
     (line,) = [line for line in lines if line.startswith("b-stats ")]
@@ -162,6 +165,9 @@ def test_query_cq_asks_the_first_broker_of_the_route(admin_cli: AdminCli) -> Non
         assert (code, out) == (4, "") and [f"127.0.0.1:{port}" in err for port in (1, 2, 3)] == [
             first == f"127.0.0.1:{port}" for port in (1, 2, 3)
         ]
+        for asked in (1, 2, 3):
+            err = admin_cli.run("queryCq", "-t", "b-three", "-q", "0", "-i", "0", "-b", f"127.0.0.1:{asked}")[2]
+            assert [port for port in (1, 2, 3) if f"127.0.0.1:{port}" in err] == [asked]
 
 
 @pytest.mark.spec("C-18")

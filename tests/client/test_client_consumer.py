@@ -223,7 +223,10 @@ async def test_recv_times_out_batches_collect_and_stop_ends_iteration(cluster: A
                 c.broker.put("T", 0, b"%d" % n)
             batches = inbox.batches(3, wait=0.1)
             assert [message.value for message in await anext(batches)] == [b"0", b"1", b"2"]
+            clock = asyncio.get_running_loop().time
+            began = clock()
             assert [message.value for message in await anext(batches)] == [b"3", b"4"]
+            assert 0.09 < clock() - began < 0.2, "the wait, from its first message on"
             await batches.aclose()
             waiting = asyncio.ensure_future(anext(inbox, None))
             receiving = asyncio.ensure_future(inbox.recv())

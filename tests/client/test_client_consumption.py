@@ -554,6 +554,10 @@ async def test_seek_to_a_time_asks_in_ms_and_stores_the_offset(cluster: Any) -> 
             for bad in (datetime(2024, 1, 1), True, 1.5, "end"):
                 with pytest.raises(ConfigError, match="cannot seek"):
                     await inbox.seek(bad)  # type: ignore[arg-type]
+            c.broker.script[31] = lambda command: command.reply(0, ext={"offset": "1"})
+            assert await inbox.seek("first") == {ZERO: 1}, "retention has deleted the message at 0"
+            with pytest.raises(OffsetOutOfRange, match=r"offset 0 is outside of 1\.\.3"):
+                await inbox.seek(0)
             await inbox.seek("last")
             c.broker.script[30] = lambda command: command.reply(0, ext={"offset": "2"})
             assert await inbox.lag() == {ZERO: 0}, "never negative"

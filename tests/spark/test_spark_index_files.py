@@ -24,6 +24,7 @@ SMALL = StoreSettings(
     profile=StoreProfile.SMALL, commit_log_file_bytes=65_536, index_slots_max=100, index_entries_max=400
 )
 COUNT = 1200
+SAME_HASH = {400: "AaAa", 402: "BBBB"}  # keys of two messages; Java gives them one hash
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 await client.create_topic(topic, queues=2)
             for at in range(0, COUNT, 50):
                 some = [
-                    Outgoing(value=b"%d" % n * 20, keys=[str(1000 + n % 400), "all"][: 1 + n % 2])
+                    Outgoing(value=b"%d" % n * 20, keys=[SAME_HASH.get(n, str(1000 + n % 400)), "all"][: 1 + n % 2])
                     for n in range(at, at + 50)
                 ]
                 await out.send_many(("keyed", "other")[at // 50 % 2], some)
@@ -91,6 +92,14 @@ def test_keys_are_looked_up_in_covering_index(stopped: Path, keys: str) -> None:
     assert rows(made) == everything and len(everything) >= 1
     assert len(everything) <= found < 60 and walked < 0.1
     assert all(len(pickle.dumps(part)) < 1024 for part in made.partitions())
+
+
+@pytest.mark.spec("FMD-09")
+@pytest.mark.parametrize("key", SAME_HASH.values())
+def test_keys_of_one_hash_are_compared_as_texts(stopped: Path, key: str) -> None:
+    made = reader(stopped, keys=key)
+    assert share_walked(made, stopped)[0] == 2, "the index names both records"
+    assert [row[3] for row in rows(made)] == [key]
 
 
 @pytest.mark.spec("FMD-09")
