@@ -106,6 +106,20 @@ def test_consumer_connection(admin_cli: AdminCli, client: saturnmq.sync.Client) 
         assert lines[10:] == ["ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET"]
 
 
+@pytest.mark.spec("C-36", "C-38")
+@pytest.mark.parametrize("words", [("consumerConnection",), ("consumerStatus",), ("consumerStatus", "-i", "reader-1")])
+def test_only_the_named_broker_is_asked_for_consumers(
+    admin_cli: AdminCli,
+    client: saturnmq.sync.Client,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # consumerStatus writes files there
+    code, out, err = admin_cli.run(*words, "-g", "reader", "-b", "127.0.0.1:1")
+    assert (code, out) == (4, "") and "127.0.0.1:1" in err
+
+
 @pytest.mark.spec("C-39", "C-40")
 def test_producers(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
     text = admin_cli.text("producerConnection", "-g", "shown-p", "-t", "shown")

@@ -118,6 +118,12 @@ def test_higher_term_of_minority_makes_leader_step_down_rate_limited() -> None:
     bench.tick(1)
     bench.answer(bench.sends("n4", BEAT)[-1], HeartBeatResponse(code=Code.EXPIRED_TERM, term=12))
     assert bench.state.role is Role.LEADER  # at most once per election timeout
+    for _ in range(6):
+        bench.tick(1000)
+        for peer in ("n1", "n2", "n3"):
+            bench.answer(bench.sends(peer, BEAT)[-1], HeartBeatResponse())
+    bench.answer(bench.sends("n4", BEAT)[-1], HeartBeatResponse(code=Code.EXPIRED_TERM, term=12))
+    assert bench.state.role is Role.CANDIDATE
 
 
 @pytest.mark.spec("DL-H03")

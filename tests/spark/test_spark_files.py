@@ -460,8 +460,11 @@ def test_wrong_folder_or_file_name_is_config_error(tmp_path: Path) -> None:
         read(tmp_path / "missing")
     with pytest.raises(ConfigError, match="holds no commit log"):
         read(tmp_path)
-    (tmp_path / "odd").write_bytes(b"")
-    with pytest.raises(ConfigError, match="20 digits"):
-        read(tmp_path / "odd")
+    for name in ("odd", "0" * 19, "0" * 21, f"{0:019d}.gz"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(ConfigError, match="20 digits"):
+            read(tmp_path / name)
+    with pytest.raises(ConfigError, match="holds no commit log"):
+        read(tmp_path)
     with pytest.raises(ConfigError, match="option path is missing"):
         RocketMQDataSource({"mode": "files"}).schema()
