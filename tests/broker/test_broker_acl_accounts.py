@@ -77,14 +77,17 @@ async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path)
 
 
 @pytest.mark.spec("ACL-16")
-async def test_an_account_is_changed_in_the_file_that_has_it(tmp_path: Path) -> None:
+async def test_an_account_is_changed_and_deleted_in_the_file_that_has_it(tmp_path: Path) -> None:
     more = write_accounts(
         tmp_path, "accounts:\n  - accessKey: newaccount\n    secretKey: newsecret1\n", "conf/acl/more.yml"
     )
     async with protected(tmp_path) as w:
         assert (await update(w, defaultTopicPerm="PUB")).code == 0
-    (entry,) = yaml.safe_load(more.read_text())["accounts"]
-    assert (entry["accessKey"], entry["defaultTopicPerm"]) == ("newaccount", "PUB")
+        (entry,) = yaml.safe_load(more.read_text())["accounts"]
+        assert (entry["accessKey"], entry["defaultTopicPerm"]) == ("newaccount", "PUB")
+        w.sign = v1(ADMIN)
+        assert (await w.call(DELETE, accessKey="newaccount")).code == 0
+    assert yaml.safe_load(more.read_text())["accounts"] == []
     assert (tmp_path / "conf/plain_acl.yml").read_text() == ACCOUNTS
 
 

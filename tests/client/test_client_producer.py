@@ -1197,6 +1197,8 @@ async def test_puller_queries_offsets_of_the_master(cluster: Any) -> None:
         queue = (await puller.queues("T"))[2]
         c.broker.put("T", 2, b"x")
         assert (await puller.min_offset(queue), await puller.max_offset(queue)) == (0, 1)
+        c.broker.script[31] = lambda command: command.reply(ext={"offset": "1"})  # behind what retention deleted
+        assert await puller.min_offset(queue) == 1
         assert await puller.offset_by_time(queue, 5) == 1 and c.broker.of(29)[0].ext["timestamp"] == "5"
         assert await puller.earliest_store_time(queue) == 1_700_000_000_000
 

@@ -57,8 +57,10 @@ async def test_recv_without_subscription_warns_then_raises(
             await asyncio.sleep(0)
             (warning,) = warnings(caplog, "nothing to receive group=g")
             assert not reading.done() and "await consumer.subscribe(topic)" in warning
+            began = asyncio.get_running_loop().time()
             with pytest.raises(ClientError, match=r"consumer g has no subscription.*consumer\.subscribe\(topic\)"):
                 await reading
+            assert 0.04 < asyncio.get_running_loop().time() - began < 0.3
             outcomes = await asyncio.gather(*others, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [ClientError] * 3
 
