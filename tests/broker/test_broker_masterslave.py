@@ -11,6 +11,7 @@ from brokerpair import SYNC_FLUSH, Pair, pair
 
 from saturnmq.broker import Broker
 from saturnmq.broker.services.delay import DelayService
+from saturnmq.broker.services.timer import TimerService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.replication.masterslave.settings import HaSettings
 from waiting import until
@@ -68,9 +69,13 @@ async def test_delayed_messages_are_delivered_by_the_master_only(pair: Pair) -> 
 async def test_clients_are_scanned_and_delays_saved_every_10_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[float] = []
     saves: list[float] = []
+    timer_saves: list[float] = []
 
     async def saved(self: DelayService) -> None:
         saves.append(asyncio.get_running_loop().time())
+
+    async def timer_saved(self: TimerService) -> None:
+        timer_saves.append(asyncio.get_running_loop().time())
 
     async with pair(tmp_path) as both:
         for broker in (both.slave, both.master):
@@ -78,10 +83,12 @@ async def test_clients_are_scanned_and_delays_saved_every_10_s(tmp_path: Path, m
         scan = lambda self: scans.append(asyncio.get_running_loop().time())  # noqa: E731
         monkeypatch.setattr(Broker, "expire_clients", scan)
         monkeypatch.setattr(DelayService, "save", saved)
+        monkeypatch.setattr(TimerService, "save", timer_saved)
         began = asyncio.get_running_loop().time()
         await both.start_master()
         await asyncio.sleep(25)  # poll
-        assert [round(at - began) for at in scans] == [round(at - began) for at in saves] == [10, 20]
+        for times in (scans, saves, timer_saves):
+            assert [round(at - began) for at in times] == [10, 20]
     monkeypatch.undo()
 
 
