@@ -197,8 +197,10 @@ async def test_pull_commits_offset_only_with_commit_flag(wire: Wire) -> None:
 @pytest.mark.spec("LP-01", "LP-02", "LP-04")
 async def test_parked_pull_times_out_with_not_found(wire: Wire) -> None:
     await wire.send(queue=1)
-    answer = await wire.pull(suspend_ms=50)
+    began = asyncio.get_running_loop().time()
+    answer = await wire.pull(suspend_ms=2000)
     assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+    assert 2 <= asyncio.get_running_loop().time() - began < 2.8, "at the next of the checks, every 500 ms"
 
 
 @pytest.mark.spec("RP-04")

@@ -49,11 +49,15 @@ async def test_cancelled_caller_does_not_cancel_shared_connect() -> None:
 
 
 @pytest.mark.spec("REM-16", "REM-21", "REM-17")
+@pytest.mark.loop(real=False)
 async def test_call_timeout_closes_connection() -> None:
+    clock = asyncio.get_running_loop().time
     async with pair(first_only()) as p:
         await p.call(Command(10))
+        began = clock()
         with pytest.raises(CallTimeout, match=r"did not answer within \d+ ms"):
-            await p.call(Command(10), timeout_ms=50)
+            await p.call(Command(10), timeout_ms=2000)
+        assert 1.9 < clock() - began < 2.5
         assert not p.client.is_connected(p.address)
         assert p.client.async_permits.free == NetSettings().client_async_permits
 
@@ -299,6 +303,7 @@ async def test_connect_time_is_deducted_from_timeout(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.spec("REM-26")
+@pytest.mark.loop(real=False)
 async def test_connect_is_abandoned_after_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NetSettings().connect_timeout_ms == 3000
 
@@ -306,9 +311,11 @@ async def test_connect_is_abandoned_after_connect_timeout(monkeypatch: pytest.Mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
-    client = RemotingClient(settings=NetSettings(connect_timeout_ms=20))
-    with pytest.raises(ConnectFailed, match=r"cannot connect to 127\.0\.0\.1:9 within 20 ms"):
+    client = RemotingClient(settings=NetSettings(connect_timeout_ms=2000))
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(ConnectFailed, match=r"cannot connect to 127\.0\.0\.1:9 within 2000 ms"):
         await client.invoke("127.0.0.1:9", Command(10), 60_000)
+    assert 2 <= asyncio.get_running_loop().time() - began < 2.5
     assert not client._connecting
     await client.close()
 
