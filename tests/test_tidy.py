@@ -17,7 +17,7 @@ SOURCE = REPOSITORY / "src" / "saturnmq"
 PACKAGES = {
     "protocol", "config", "hot", "net", "store", "raft", "filter",
     "history", "acl", "namesrv", "replication", "broker", "client",
-    "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry", "django",
+    "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry", "django", "kombu",
 }  # fmt: skip
 TOP_LEVEL = {
     "__init__.py",

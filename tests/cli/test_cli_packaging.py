@@ -90,7 +90,7 @@ def named(command: str) -> list[Requirement]:
 @pytest.mark.spec("PKG-05")
 @pytest.mark.parametrize(
     "extra",
-    ["spark", "console", "compression", "msgspec", "pydantic", "opentelemetry", "fastapi", "django", "flask"],
+    ["spark", "console", "compression", "msgspec", "pydantic", "opentelemetry", "fastapi", "django", "flask", "celery"],
 )
 def test_install_command_of_an_extra_names_its_packages(extra: str) -> None:
     assert named(install_command(extra)) == sorted(map(Requirement, PROJECT["optional-dependencies"][extra]), key=str)
