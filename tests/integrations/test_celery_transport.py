@@ -133,6 +133,10 @@ def test_bad_options_are_refused_together(connect: Connect) -> None:
     with pytest.raises(ConfigError) as error:
         connect(queues=0, requeue_delay=-1).connect()
     assert error.value.problems == ["queues is 0, must be 1..65535", "requeue_delay is -1, must be 0..86400 or None"]
+    with pytest.raises(ConfigError, match=r"visibility_timeout is 0, must be 1..86400"):
+        connect(visibility_timeout=0).connect()
+    with pytest.raises(ConfigError, match="broker_use_ssl must be True"):
+        kombu.Connection("rocketmq://", ssl={"ca_certs": "ca.pem"}).transport.establish_connection()
     with pytest.raises(ConfigError, match="unknown setting 'tiemout', did you mean 'timeout'"):
         connect(client={"tiemout": 1}).connect()
 

@@ -14,6 +14,7 @@ import celery
 import pytest
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Reject
+from kombu.common import Broadcast
 
 from saturnmq import sync
 from saturnmq.testing import SyncEmbeddedBroker
@@ -174,6 +175,43 @@ def test_inspect_and_control_work_and_leave_no_topics(server: SyncEmbeddedBroker
     assert {name for name in before if name.startswith("exchange")} <= {
         "exchange||", "exchange||celery|2Epidbox", "exchange||reply|2Ecelery|2Epidbox", "exchange||celeryev"
     }  # fmt: skip
+
+
+def test_events_reach_a_monitor_in_another_connection(app: celery.Celery) -> None:
+    events: list[Any] = []
+    with app.connection_for_read() as reading, app.connection_for_write() as writing:
+        receiver = app.events.Receiver(reading, handlers={"*": events.append}, routing_key="task.#")
+
+        def send(*args: Any, **kwargs: Any) -> None:
+            with app.events.Dispatcher(writing, hostname="worker-7") as dispatcher:
+                dispatcher.send("worker-online")
+                dispatcher.send("task-started", uuid="3f2c")
+
+        receiver.on_consume_ready = send
+        receiver.capture(limit=1, timeout=10, wakeup=False)
+    assert [(event["type"], event["hostname"]) for event in events] == [("task-started", "worker-7")]
+
+
+def test_a_broadcast_task_runs_in_every_worker(server: SyncEmbeddedBroker) -> None:
+    calls = Calls()
+
+    def worker(number: int) -> celery.Celery:
+        app = make_app(server, f"unused-{number}")
+        app.conf.task_queues = (Broadcast("everywhere"),)
+        app.conf.task_routes = {"everywhere": {"queue": "everywhere", "exchange": "everywhere"}}
+
+        @app.task(name="everywhere", shared=False)
+        def everywhere() -> None:
+            calls.add(number)
+
+        return app
+
+    apps = [worker(1), worker(2)]
+    with working(apps[0]), working(apps[1]):
+        apps[0].send_task("everywhere")
+        assert sorted(calls.wait(2)) == [1, 2]
+    for app in apps:
+        app.close()
 
 
 def test_a_worker_that_stops_leaves_unfinished_tasks_to_the_next(server: SyncEmbeddedBroker) -> None:

@@ -72,6 +72,9 @@ class TransportOptions:
         problems = []
         if not isinstance(self.queues, int) or not 1 <= self.queues <= 65_535:
             problems.append(f"queues is {self.queues!r:.40}, must be 1..65535")
+        timeout = self.visibility_timeout
+        if not isinstance(timeout, int | float) or not 1 <= timeout <= 86_400:
+            problems.append(f"visibility_timeout is {timeout!r:.40}, must be 1..86400")
         delay = self.requeue_delay
         if delay is not None and (not isinstance(delay, int | float) or not 0 <= delay <= 86_400):
             problems.append(f"requeue_delay is {delay!r:.40}, must be 0..86400 or None")
@@ -213,6 +216,7 @@ class TemporaryQueue:
         return count
 
     async def _pull(self, queue: MessageQueue) -> None:
+        failures = 0
         while True:
             offset = self._positions[queue]
             bindings = self._bindings[queue.topic]
@@ -222,9 +226,14 @@ class TemporaryQueue:
                 result = await self._puller.pull(queue, offset, expression=expression, wait=PULL_WAIT_S)
                 messages = result.messages()
             except SaturnError as error:
-                logger.warning("pull failed queue=%s topic=%s error=%s", self.queue, queue.topic, error)
+                failures += 1
+                if failures == 1:
+                    logger.warning("pull failed queue=%s topic=%s error=%s", self.queue, queue.topic, error)
                 await asyncio.sleep(PULL_PAUSE_S)
                 continue
+            if failures:
+                logger.warning("pull works again queue=%s topic=%s failures=%d", self.queue, queue.topic, failures)
+                failures = 0
             for message in messages:
                 key = routing_key_of(message)
                 if any(binding.matches(key) for binding in bindings) and (payload := payload_of(message.body)):
@@ -292,6 +301,10 @@ class KombuSession:
     async def exists(self, queue: str) -> bool:
         """Whether a durable queue has its topic, or a temporary one is declared here."""
         return queue in self._temporary or await self._topic_exists(topic_of_queue(queue))
+
+    async def exchange_exists(self, exchange: str) -> bool:
+        """Whether an exchange has a topic."""
+        return await self._topic_exists(topic_of_exchange(exchange))
 
     async def bind(self, queue: str, binding: Binding) -> None:
         """Let a queue get messages of an exchange with a topic, from now on."""

@@ -38,11 +38,10 @@ from saturnmq.errors import (
     SendFailed,
 )
 from saturnmq.kombu.session import Binding, KombuDelivery, KombuSession, TransportOptions
-from saturnmq.protocol.errors import ResponseError
+from saturnmq.protocol.errors import ConfigError, ResponseError
 
 R = TypeVar("R")
 
-TIMEOUT_S: Final = 10.0  # of a call, its retries included: a send waits for a broker that restarts
 PERSIST_MS: Final = 1000  # what was acknowledged since is delivered again after a crash of the worker
 GET_WAIT_S: Final = 0.5  # how long `basic_get` waits for a message
 CANCEL_SECONDS: Final = 5.0
@@ -120,9 +119,14 @@ class Channel(virtual.Channel):
     # declarations
 
     def has_topic(self, exchange: str) -> bool:
-        """Whether messages to the exchange are sent to a topic of it, not to the queues that are bound here."""
+        """Whether messages to the exchange are sent to a topic of it, not to the queues that are bound here.
+
+        An exchange that only others have declared, as that of Celery's Broadcast, has one if it is not durable and direct.
+        """
         declared = self.state.exchanges.get(exchange)
-        return bool(declared) and not (declared["type"] == "direct" and declared["durable"])
+        if declared is None:
+            return self._run(self._session.exchange_exists, exchange)
+        return declared["type"] != "direct" or not declared["durable"]
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
         """As in the base class, but only a passive declaration counts messages: that asks every queue of a topic."""
@@ -331,7 +335,6 @@ class Transport(virtual.Transport):
         address = f"{parameters.hostname or '127.0.0.1'}:{parameters.port or self.default_port}"
         client: dict[str, Any] = {
             "name_servers": options.get("name_servers") or address,
-            "timeout": TIMEOUT_S,
             "persist_offsets_ms": PERSIST_MS,
         }
         if namespace := (parameters.virtual_host or "").strip("/"):
@@ -339,6 +342,11 @@ class Transport(virtual.Transport):
         if parameters.userid:
             client |= {"access_key": parameters.userid, "secret_key": parameters.password}
         if parameters.ssl:
+            if parameters.ssl is not True:
+                raise ConfigError(
+                    "broker_use_ssl must be True: certificates are the settings tls_ca, tls_cert and tls_key in "
+                    "broker_transport_options['client']"
+                )
             client["tls"] = True
         client |= options.get("client", {})
         return TransportOptions(client=client, **{name: options[name] for name in OWN_OPTIONS if name in options})
