@@ -14,6 +14,7 @@ import celery
 import pytest
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Reject
+from code_blocks import blocks_of
 from kombu.common import Broadcast
 
 from saturnmq import sync
@@ -212,6 +213,15 @@ def test_a_broadcast_task_runs_in_every_worker(server: SyncEmbeddedBroker) -> No
         assert len(set(calls.wait(2))) == 2
     for app in apps:
         app.close()
+
+
+def test_the_first_example_of_the_documentation_runs(server: SyncEmbeddedBroker) -> None:
+    names: dict[str, Any] = {"__name__": "tasks"}
+    first = blocks_of("docs/celery.md")[0]
+    exec(first.file(server.name_servers), names)
+    with working(names["app"]):
+        assert names["add"].delay(2, 2).get(timeout=10) == 4
+    names["app"].close()
 
 
 def test_a_worker_that_stops_leaves_unfinished_tasks_to_the_next(server: SyncEmbeddedBroker) -> None:
