@@ -194,7 +194,7 @@ class TemporaryQueue:
     def start(self) -> None:
         """Begin to read; what was sent since `bind` comes first."""
         for queue in self._positions.keys() - self._tasks.keys():
-            self._tasks[queue] = asyncio.create_task(self._pull(queue), name=f"saturnmq kombu {self.queue}")
+            self._tasks[queue] = asyncio.create_task(self._pull(queue), name=f"pull kombu {self.queue}")
 
     async def _first(self, queue: MessageQueue, binding: Binding) -> int:
         if binding.exchange != DIRECT_EXCHANGE:
