@@ -219,6 +219,24 @@ def test_ack_reject_requeue_and_close_settle_as_the_client_does(connect: Connect
         dead.ack()
 
 
+def test_a_message_that_is_requeued_for_ever_becomes_a_dead_letter(connect: Connect, client: sync.Client) -> None:
+    connection, queue = connect(), kombu.Queue("hopeless")
+    publish(connection, queue, "x")
+    messages: list[Any] = []
+    with kombu.Consumer(connection, [queue], on_message=messages.append):
+        for times in range(17):
+            while len(messages) <= times:
+                connection.drain_events(timeout=10)
+            if times % 2:
+                messages[-1].requeue()
+            else:
+                messages[-1].channel.basic_recover(requeue=True)
+        with client.consumer("hopeless-support", start="first") as inbox:
+            inbox.subscribe("%DLQ%hopeless")
+            assert inbox.recv(timeout=10).attempt == 18
+    assert len(messages) == 17
+
+
 def test_a_channel_that_closes_leaves_its_group_though_the_connection_stays(connect: Connect) -> None:
     connection, queue = connect(), kombu.Queue("channels")
     publish(connection, queue, "x")

@@ -113,7 +113,10 @@ class Channel(virtual.Channel):
 
     @property
     def _session(self) -> KombuSession:
-        connection: Transport = self.connection
+        """The session. Raises Closed, and ForkedClient in a forked child."""
+        connection: Transport | None = self.connection
+        if connection is None:
+            raise Closed("the channel is closed: its messages are delivered again")
         return connection.session
 
     # declarations
@@ -240,8 +243,6 @@ class Channel(virtual.Channel):
         delivery = self._unsettled.get(delivery_tag)
         if delivery is None:
             return
-        if self.connection is None:
-            raise Closed("the channel is closed: its messages are delivered again")
         self._run(self._session.settle, delivery, verdict)
         self._unsettled.pop(delivery_tag, None)
 

@@ -1,0 +1,91 @@
+"""Celery's prefork pool in its own processes, against a server in another one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import celery
+import pytest
+from serverprocess import Server
+
+from waiting import until
+
+TASKS = """
+import os
+from celery import Celery
+
+app = Celery("counting", broker=os.environ["BROKER"])
+app.conf.broker_transport = "saturnmq.kombu:Transport"
+
+@app.task(name="count")
+def count(number, again):
+    if again:
+        count.delay(number, False)  # from a forked process
+        return
+    with open(os.environ["RAN"], "a") as file:
+        file.write(f"{number}\\n")
+"""
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.loop(real=True, seconds=280)
+async def test_a_prefork_worker_counts_exactly_through_a_kill_of_all_servers(tmp_path: Path) -> None:
+    count, ran = 1000, tmp_path / "ran"
+
+    def serve(namesrv: str, broker: str) -> Server:
+        return Server("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", namesrv, "--port", broker)
+
+    def port(address: str) -> str:
+        return address.rpartition(":")[2]
+
+    server = serve("0", "0")
+    ports = port(server.facts["namesrv"]), port(server.facts["broker"])
+    (tmp_path / "counting.py").write_text(TASKS)
+    environment = {"BROKER": f"rocketmq://127.0.0.1:{ports[0]}/", "RAN": str(ran), "PYTHONPATH": str(tmp_path)}
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "counting",
+            "worker",
+            "--pool",
+            "prefork",
+            "--concurrency",
+            "2",
+        ],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    app = celery.Celery("counting", broker=environment["BROKER"], set_as_current=False)
+    app.conf.broker_transport = "saturnmq.kombu:Transport"
+    try:
+        for number in range(count):
+            app.send_task("count", (number, number % 100 == 0))
+            if number == count // 2:
+                await until(lambda: len(numbers(ran)) >= 100, 60)
+                server.stop(signal.SIGKILL)
+                server = serve(*ports)
+        remaining = set(range(count))
+        await until(lambda: remaining <= set(numbers(ran)), 120, why=lambda: remaining.difference(numbers(ran)))
+        worker.terminate()
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+        server.stop()
+        app.close()
+    assert Counter(numbers(ran)) == Counter(range(count))
