@@ -25,7 +25,7 @@ app.conf.broker_transport = "saturnmq.kombu:Transport"
 @app.task(name="count")
 def count(number, again):
     if again:
-        count.delay(number, False)  # from a forked process
+        count.apply_async((number, False), retry_policy={"max_retries": 100})  # from a forked process; the server may be away
         return
     with open(os.environ["RAN"], "a") as file:
         file.write(f"{number}\\n")
