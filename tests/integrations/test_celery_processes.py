@@ -13,6 +13,7 @@ import celery
 import pytest
 from serverprocess import Server
 
+from ports import free_port
 from waiting import until
 
 TASKS = """
@@ -42,16 +43,15 @@ def numbers(path: Path) -> list[int]:
 async def test_a_prefork_worker_counts_exactly_through_a_kill_of_all_servers(tmp_path: Path) -> None:
     count, ran = 1000, tmp_path / "ran"
 
-    def serve(namesrv: str, broker: str) -> Server:
-        return Server("standalone", "--data", str(tmp_path / "data"), "--namesrv-port", namesrv, "--port", broker)
+    namesrv, broker = free_port(), free_port((-2, 0, 1))
 
-    def port(address: str) -> str:
-        return address.rpartition(":")[2]
+    def serve() -> Server:
+        ports = ("--namesrv-port", str(namesrv), "--port", str(broker))
+        return Server("standalone", "--data", str(tmp_path / "data"), *ports)
 
-    server = serve("0", "0")
-    ports = port(server.facts["namesrv"]), port(server.facts["broker"])
+    server = serve()
     (tmp_path / "counting.py").write_text(TASKS)
-    environment = {"BROKER": f"rocketmq://127.0.0.1:{ports[0]}/", "RAN": str(ran), "PYTHONPATH": str(tmp_path)}
+    environment = {"BROKER": f"rocketmq://127.0.0.1:{namesrv}/", "RAN": str(ran), "PYTHONPATH": str(tmp_path)}
     worker = subprocess.Popen(
         [
             sys.executable,
@@ -78,7 +78,7 @@ async def test_a_prefork_worker_counts_exactly_through_a_kill_of_all_servers(tmp
             if number == count // 2:
                 await until(lambda: len(numbers(ran)) >= 100, 60)
                 server.stop(signal.SIGKILL)
-                server = serve(*ports)
+                server = serve()
         remaining = set(range(count))
         await until(lambda: remaining <= set(numbers(ran)), 120, why=lambda: remaining.difference(numbers(ran)))
         worker.terminate()
