@@ -329,10 +329,11 @@ def test_a_topic_exchange_selects_by_pattern_for_queues_that_the_sender_does_not
     reader, sender = connect(), connect()
     for queue in (errors, shop):
         queue(reader.default_channel).declare()
+    errors(reader.default_channel).bind_to(exchange, routing_key="bank.info")
     producer = kombu.Producer(sender.default_channel, exchange(sender.default_channel))
     for key in ("shop.info", "shop.error", "bank.info", "bank.error"):
         producer.publish(key, routing_key=key)
-    assert sorted(received(reader, errors, count=2)) == ["bank.error", "shop.error"]
+    assert sorted(received(reader, errors, count=3)) == ["bank.error", "bank.info", "shop.error"]
     assert received(reader, shop, count=2) == ["shop.info", "shop.error"]
     for queue in (errors, shop):
         nothing(reader, queue)

@@ -120,7 +120,9 @@ class QueueReader:
         self.is_cancelled = False
         self._topic = topic_of_queue(queue)
         self._consumer = consumer
-        self._bindings = {topic_of_exchange(binding.exchange): binding for binding in bindings}
+        self._bindings: dict[str, list[Binding]] = {}
+        for binding in bindings:
+            self._bindings.setdefault(topic_of_exchange(binding.exchange), []).append(binding)
 
     async def open(self) -> None:
         for topic in (self._topic, *self._bindings):
@@ -130,8 +132,8 @@ class QueueReader:
     async def receive(self) -> KombuDelivery:
         while True:
             message = await self._consumer.recv()
-            binding = self._bindings.get(message.topic)
-            if binding is not None and not binding.matches(routing_key_of(message)):
+            bindings = self._bindings.get(message.topic)
+            if bindings is not None and not _matches(bindings, routing_key_of(message)):
                 await message.ack()
                 continue
             self.unsettled += 1
@@ -235,8 +237,7 @@ class TemporaryQueue:
                 logger.warning("pull works again queue=%s topic=%s failures=%d", self.queue, queue.topic, failures)
                 failures = 0
             for message in messages:
-                key = routing_key_of(message)
-                if any(binding.matches(key) for binding in bindings) and (payload := payload_of(message.body)):
+                if _matches(bindings, routing_key_of(message)) and (payload := payload_of(message.body)):
                     await self._unread.put(payload)
             self._positions[queue] = result.next_offset
 
@@ -294,9 +295,6 @@ class KombuSession:
 
     def _key(self, queue: str) -> tuple[object, ...]:
         return self._client.settings.name_servers, self._client.settings.namespace, queue
-
-    def is_temporary(self, queue: str) -> bool:
-        return queue in self._temporary
 
     async def exists(self, queue: str) -> bool:
         """Whether a durable queue has its topic, or a temporary one is declared here."""
@@ -461,7 +459,7 @@ class KombuSession:
         if queue in self._temporary:
             return len(self._temporary[queue])
         group = topic_of_queue(queue)
-        topics = [group, *(topic_of_exchange(binding.exchange) for binding in self._bindings.get(queue, ()))]
+        topics = {group, *(topic_of_exchange(binding.exchange) for binding in self._bindings.get(queue, ()))}
         committed = self._readers[queue].committed() if queue in self._readers else {}
         queues = [item for topic in topics for item in await self._puller.queues(topic)]
         return sum(await asyncio.gather(*(self._backlog(group, item, committed.get(item)) for item in queues)))
@@ -532,6 +530,10 @@ def payload_of(body: bytes) -> dict[str, Any] | None:
     if not isinstance(payload, dict) or not isinstance(payload.get("properties"), dict):
         return None
     return payload
+
+
+def _matches(bindings: Sequence[Binding], routing_key: str) -> bool:
+    return any(binding.matches(routing_key) for binding in bindings)
 
 
 def routing_key_of(message: Message[bytes]) -> str:

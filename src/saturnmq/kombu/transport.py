@@ -124,7 +124,7 @@ class Channel(virtual.Channel):
     def has_topic(self, exchange: str) -> bool:
         """Whether messages to the exchange are sent to a topic of it, not to the queues that are bound here.
 
-        An exchange that only others have declared, as that of Celery's Broadcast, has one if it is not durable and direct.
+        One that this connection has not declared, as that of Celery's Broadcast at a sender, is looked up.
         """
         declared = self.state.exchanges.get(exchange)
         if declared is None:
