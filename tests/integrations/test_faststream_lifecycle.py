@@ -72,13 +72,17 @@ async def test_delayed_message_arrives_after_its_delay(transport: Transport) -> 
 async def test_subscriber_without_handlers_returns_messages(transport: Transport) -> None:
     broker = transport.broker()
     subscriber = broker.subscriber("T", group="g", start="first")
+    batches = broker.subscriber("T", group="batches", batch=5, start="first")
     async with transport.run(broker):
+        await broker.start()  # again, without effect
         assert await subscriber.get_one(timeout=1) is None
         await broker.publish("x", "T", shard_by="k")
         await broker.publish("y", "T", shard_by="k")
         message = await subscriber.get_one(timeout=60)
         assert message is not None and await message.decode() == "x"
         await message.ack()
+        batch = await batches.get_one(timeout=60)
+        assert batch is not None and await batch.decode() == ["x"]
         async for message in subscriber:
             assert await message.decode() == "y"
             await message.ack()
@@ -262,6 +266,15 @@ async def test_memory_broker_records_calls_and_raises_what_handlers_raise() -> N
         with pytest.raises(MessageRefused, match="empty"):
             await memory.publish(b"", "T")
     assert broker._connection is None
+    with pytest.raises(IncorrectState):
+        await broker.publish("x", "T")
+
+
+async def test_broker_is_real_again_after_a_test_that_failed() -> None:
+    broker = RocketBroker(logger=None)
+    with pytest.raises(ValueError, match="of the test"):
+        async with TestRocketBroker(broker, connect_only=False):
+            raise ValueError("of the test")
     with pytest.raises(IncorrectState):
         await broker.publish("x", "T")
 

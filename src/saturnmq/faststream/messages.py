@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from faststream.message import StreamMessage, decode_message
 
@@ -27,17 +27,14 @@ REPLY_TO: Final = "reply_to"
 Raw: TypeAlias = Message[bytes]
 
 
-class RocketMessage(StreamMessage[Raw]):
-    """A received message; `raw_message` is the client's. It is settled once: later calls have no effect.
+R = TypeVar("R", bound=Raw | Batch[bytes])
 
-    Example:
-        @broker.subscriber("orders", group="billing", ack_policy=AckPolicy.MANUAL)
-        async def bill(order: dict, message: RocketMessage) -> None:
-            await message.nack(after=timedelta(minutes=5))
-    """
+
+class Settled(StreamMessage[R]):
+    """What messages and batches have in common: each is settled once, and later calls have no effect."""
 
     async def ack(self) -> None:
-        """Acknowledge the message."""
+        """Acknowledge it; of a batch, the messages up to `raw_message.ack_index`, and request redelivery of the rest."""
         if self.committed is None:
             await self.raw_message.ack()
         await super().ack()
@@ -49,37 +46,32 @@ class RocketMessage(StreamMessage[Raw]):
         await super().nack()
 
     async def reject(self, reason: str = "") -> None:
-        """Move the message to the group's dead-letter queue now."""
+        """Move it to the group's dead-letter queue now."""
         if self.committed is None:
-            await self.raw_message.reject(reason)
-        await super().reject()
-
-
-class RocketBatchMessage(StreamMessage[Batch[bytes]]):
-    """The messages of one call of a handler with `batch`; settling it settles those that are not settled yet.
-
-    `raw_message.ack_index` is the index of the last good message: an acknowledgement then sends the rest back.
-    """
-
-    async def ack(self) -> None:
-        """Acknowledge the messages up to `raw_message.ack_index`, and request redelivery of the rest."""
-        if self.committed is None:
-            await self.raw_message.ack()
-        await super().ack()
-
-    async def nack(self, after: timedelta | None = None, reason: str = "") -> None:
-        """Request redelivery of all messages."""
-        if self.committed is None:
-            await self.raw_message.retry(after, reason=reason)
-        await super().nack()
-
-    async def reject(self, reason: str = "") -> None:
-        """Move all messages to the group's dead-letter queue now."""
-        if self.committed is None:
-            for message in self.raw_message:
+            for message in self.raw_message if isinstance(self.raw_message, Batch) else (self.raw_message,):
                 with contextlib.suppress(AlreadySettled):
                     await message.reject(reason)
         await super().reject()
+
+
+class RocketMessage(Settled[Raw]):
+    """A received message; `raw_message` is the client's.
+
+    Example:
+        @broker.subscriber("orders", group="billing", ack_policy=AckPolicy.MANUAL)
+        async def bill(order: dict, message: RocketMessage) -> None:
+            await message.nack(after=timedelta(minutes=5))
+    """
+
+
+class RocketBatchMessage(Settled[Batch[bytes]]):
+    """The messages of one call of a handler with `batch`; settling it settles those that are not settled yet.
+
+    Example:
+        @broker.subscriber("orders", group="billing", batch=100)
+        async def bill(orders: list[dict], message: RocketBatchMessage) -> None:
+            message.raw_message.ack_index = 2  # the first three are good, the rest is redelivered
+    """
 
 
 def user_headers(message: Raw) -> dict[str, str]:

@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
@@ -142,6 +142,7 @@ class RocketSubscriber(SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self.spec = spec
         self.failure: BaseException | None = None
+        self._started = False  # `running` is true under a test broker, too
         self._feeder: SubscriberFeeder | None = None
         self._watch: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -158,7 +159,9 @@ class RocketSubscriber(SubscriberUsecase[Any]):
         return self._feeder.consumer
 
     async def start(self) -> None:
-        """Join the group; messages arrive before this returns. A subscriber without handlers waits for `get_one`."""
+        """Join the group; without handlers, messages wait for `get_one`. Idempotent: `FastStream.run` starts a broker again."""
+        if self._started:
+            return
         await super().start()
         outer = self._outer_config
         consumer = outer.client.consumer(self.spec.group, codec=BytesCodec(), **self.spec.consumer_options)
@@ -170,6 +173,7 @@ class RocketSubscriber(SubscriberUsecase[Any]):
         else:
             await consumer.subscribe(self.topic, self.spec.filter)
             await consumer.start()
+        self._started = True
         self._post_start()  # in the same step as the start of the workers: `consume` ignores messages until then
 
     async def _report_failure(self, feeder: SubscriberFeeder) -> None:
@@ -184,7 +188,7 @@ class RocketSubscriber(SubscriberUsecase[Any]):
 
         A handler may call it, as `StopConsume` does: it then returns while the subscriber stops.
         """
-        self.running = False
+        self.running = self._started = False
         if (feeder := self._feeder) is not None:
             if self._stopping is None:
                 self._stopping = asyncio.create_task(feeder.stop(self._outer_config.graceful_timeout or 0))
@@ -210,12 +214,12 @@ class RocketSubscriber(SubscriberUsecase[Any]):
             yield await self._processed(raw)
 
     async def _processed(self, raw: Message[bytes]) -> RocketMessage:
+        argument = raw if self.spec.batch is None else Batch([raw])
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
-        middlewares = [middleware(raw, context=context) for middleware in self._broker_middlewares]
-        message = await process_msg(raw, middlewares=middlewares, parser=parser, decoder=decoder)
-        assert isinstance(message, RocketMessage)
-        return message
+        middlewares = [middleware(argument, context=context) for middleware in self._broker_middlewares]
+        message = await process_msg(argument, middlewares=middlewares, parser=parser, decoder=decoder)
+        return cast(RocketMessage, message)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         return {"topic": self.topic, "group": self.spec.group, **super().get_log_context(message)}

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
-from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
+from faststream._internal.testing.broker import EnterType, TestBroker
 from faststream.exceptions import SubscriberNotFound
 
 from saturnmq.client.codecs import BytesCodec
@@ -63,10 +63,12 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
     @contextmanager
     def _patch_producer(self, broker: RocketBroker) -> Iterator[None]:
         config = broker.config.broker_config
-        connection = config.connection
-        with change_producer(config, MemoryProducer(broker, self.brokers)):
+        saved = config.producer, config.connection
+        config.producer = MemoryProducer(broker, self.brokers)
+        try:
             yield
-        config.connection = connection
+        finally:
+            config.producer, config.connection = saved
 
     async def _fake_connect(self, broker: RocketBroker, *args: Any, **kwargs: Any) -> Any:
         connection: Any = SilentClient()
