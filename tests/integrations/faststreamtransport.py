@@ -40,7 +40,7 @@ class Transport:
                 await broker.stop()
 
     async def stored(self, topic: str) -> list[bytes]:
-        """The bodies of all messages of a topic of the embedded broker; empty if it does not exist."""
+        """The bodies, as they are stored, of all messages of a topic of the embedded broker; empty if it does not exist."""
         async with Client.from_url(self.url) as client:
             if not await client.topic_exists(topic):
                 return []
@@ -56,7 +56,7 @@ async def _bodies(puller: Any, queue: MessageQueue) -> list[bytes]:
     bodies = []
     while offset < end:
         result = await puller.pull(queue, offset)
-        bodies += [message.body for message in result.messages()]
+        bodies += [bytes(message.record.body) for message in result.messages()]
         offset = result.next_offset
     return bodies
 

@@ -14,6 +14,7 @@ from faststreamtransport import EMBEDDED, Transport, transport_of
 from harness.gate.coroutines import Entered
 from saturnmq.faststream import RocketMessage
 from saturnmq.faststream.annotations import RocketBatchMessage
+from saturnmq.protocol.codes import SysFlag
 from waiting import until
 
 ACKED, RETRIED, DEAD, UNSETTLED = "acked", "retried", "dead letter", "unsettled"
@@ -136,6 +137,25 @@ async def test_message_is_a_dead_letter_after_max_times(transport: Transport) ->
         assert [await transport.stored("%DLQ%g") for _ in range(2)][1] == [b"x"]
 
 
+@pytest.mark.parametrize("batch", [None, 8])
+async def test_message_with_a_damaged_body_becomes_a_dead_letter(transport: Transport, batch: int | None) -> None:
+    broker, bodies = transport.broker(), []
+
+    @broker.subscriber("T", group="g", batch=batch, max_times=1, start="first")
+    async def handle(body: Any) -> None:
+        bodies.append(body[0] if batch else body)
+
+    async with transport.run(broker):
+        out = broker.config.producer.out
+        damaged = out._prepare("T", b"not zlib", None, (), None, 0, True)
+        damaged.sys_flag |= SysFlag.COMPRESSED
+        await out.send_prepared(damaged)
+        await broker.publish("good", "T")
+        await asyncio.sleep(REDELIVERY_S)  # poll: virtual time
+        assert await transport.stored("%DLQ%g") == [b"not zlib"]
+    assert bodies == ["good"]
+
+
 @pytest.mark.parametrize("policy", [policy for policy in AckPolicy if policy is not AckPolicy.ACK_FIRST])
 async def test_handler_cancelled_by_a_stop_gets_its_message_again(transport: Transport, policy: AckPolicy) -> None:
     broker, attempts = transport.broker(graceful_timeout=0.5, ack_policy=policy), []
@@ -197,7 +217,7 @@ async def test_worker_survives_a_handler_that_was_cancelled_from_inside(
 
 
 async def test_stop_consume_ends_the_subscriber_and_no_other(transport: Transport) -> None:
-    broker, bodies = transport.broker(ack_policy=AckPolicy.ACK), []
+    broker, bodies = transport.broker(ack_policy=AckPolicy.ACK, graceful_timeout=3000.0), []
 
     @broker.subscriber("T", group="g", start="first", max_workers=3)
     async def handle(body: int) -> None:
