@@ -221,9 +221,13 @@ async def test_batch_handler_gets_the_messages_that_have_arrived(transport: Tran
         assert len(receipts) == 3
         await broker.publish(4, "In")
         await until(lambda: sum(map(len, batches)) == 5)
+        await broker.publisher("Out", batch=True).publish(5, 6)
+        await until(lambda: sum(map(len, batches)) == 7)
+        with pytest.raises(TypeError, match="2 messages for publisher Out"):
+            await broker.publisher("Out").publish(5, 6)
         with pytest.raises(FeatureNotSupportedException, match="deliver_at"):
             await broker.publish_batch(1, topic="Out", deliver_at=0)
-    assert sorted(body for batch in batches for body in batch) == [1, 2, 3, 4, 8]
+    assert sorted(body for batch in batches for body in batch) == [1, 2, 3, 4, 5, 6, 8]
 
 
 async def test_router_adds_prefix_dependencies_and_middlewares(transport: Transport) -> None:

@@ -102,7 +102,9 @@ class RocketTopicPublisher(PublisherUsecase):
         call = dict(
             topic=topic, headers=headers, correlation_id=correlation_id, reply_to=reply_to, timeout=timeout, **options
         )
-        cmd = self._command(messages if self.batch else messages[:1] or (None,), PublishType.PUBLISH, call)
+        if not self.batch and len(messages) > 1:
+            raise TypeError(f"{len(messages)} messages for publisher {self.topic}, which has batch=False and takes one")
+        cmd = self._command(messages or (None,), PublishType.PUBLISH, call)
         publish = self._basic_publish_batch if self.batch else self._basic_publish
         return await publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
 
