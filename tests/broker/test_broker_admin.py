@@ -205,6 +205,7 @@ async def test_register_without_force_only_on_changed_version(tmp_path: Path) ->
     await made.register()
     assert codes[-2:] == [322, 103]
     assert "Fresh" in namesrv.routes.topics
+    await topics.writer.settle()
     await made.stop()
     await server.stop()
 

@@ -63,6 +63,7 @@ async def registrar(folder: Path, *servers: Scripted, **more: Any) -> AsyncItera
     try:
         yield made, topics
     finally:
+        await topics.writer.settle()
         await made.stop()
         for scripted in servers:
             await scripted.server.stop()

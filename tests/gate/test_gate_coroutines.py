@@ -64,8 +64,15 @@ def test_failures_time_limits_and_fixtures_of_coroutines_count(pytester: pytest.
         @pytest.mark.loop(seconds=5)
         async def test_takes_too_long():
             await asyncio.Event().wait()
+
+        async def test_cancels_what_it_started():
+            asyncio.create_task(asyncio.Event().wait()).cancel()
+
+        async def test_leaves_a_task_running():
+            global task
+            task = asyncio.create_task(asyncio.Event().wait(), name="forgotten")
         """
     )
     outcome = pytester.runpytest_inprocess("-p", "harness.gate.coroutines", "-p", "no:cacheprovider")
-    outcome.assert_outcomes(passed=1, failed=2)
-    outcome.stdout.fnmatch_lines(["E*TimeoutError*"])
+    outcome.assert_outcomes(passed=2, failed=3)
+    outcome.stdout.fnmatch_lines(["E*TimeoutError*", "E*tasks outlive the test*forgotten*"])

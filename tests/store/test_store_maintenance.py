@@ -392,6 +392,7 @@ async def test_unexpected_flush_failure_stops_store(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(store.log, "dirty_files", broken)
     assert await wait_confirmed(store.log, result.end_offset, 60_000) is PutStatus.UNKNOWN_ERROR
     assert "ValueError('flush of closed file')" in store.put(message()).reason
+    await store.abort()
 
 
 # ---- opening

@@ -6,7 +6,7 @@ loop, the sockets or the disk use a real one, and so do those whose broker runs 
 
 A fixture that returns `Entered` gives the test what an asynchronous context manager yields, in the test's event loop.
 
-In REPORTED_FOLDERS an exception that reaches the event loop's handler fails the test.
+A task that outlives its test fails it. In REPORTED_FOLDERS an exception that reaches the event loop's handler fails the test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from harness import virtualtime
 TESTS: Final = Path(__file__).resolve().parents[2]
 REAL_FOLDERS: Final = frozenset({"admin", "history", "interop", "namesrv", "net", "raft", "store", "testing"})
 REPORTED_FOLDERS: Final = frozenset({"net"})
+CANCELLED_ITERATIONS: Final = 10  # in which a task that was cancelled ends
 VIRTUAL_SECONDS: Final = 300
+_iteration: Final = asyncio.sleep  # a test may replace it
 REAL_SECONDS: Final = 60
 INTEROP_SECONDS: Final = (
     600  # Java servers start, and are killed, several times in a test; pytest-timeout bounds each test, too
@@ -89,3 +91,15 @@ async def _bounded(
             if isinstance(value, Entered):
                 arguments[name] = await stack.enter_async_context(value.context)
         await test(**arguments)
+    await _tasks_ended()
+
+
+async def _tasks_ended() -> None:
+    """Fail if a task outlives its test: some `stop` or `close` leaves running what it should have ended."""
+    own = asyncio.current_task()
+    for _ in range(CANCELLED_ITERATIONS):
+        running = [task for task in asyncio.all_tasks() if task is not own]
+        if not running:
+            return
+        await _iteration(0)
+    pytest.fail(f"tasks outlive the test: {running}")
