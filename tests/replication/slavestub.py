@@ -52,6 +52,11 @@ def log_bytes(store: MessageStore, begin: int = 0, end: int | None = None) -> by
     return found
 
 
+def running(name: str) -> int:
+    """How many background tasks of this name run."""
+    return sum(task.get_name() == name for task in asyncio.all_tasks())
+
+
 class Port:
     """A store and its HA port."""
 
@@ -96,6 +101,7 @@ class Port:
 @asynccontextmanager
 async def serving(path: Path, *, flush: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Port]:
     """A started store with an open HA port; `flush` are settings of the store, all others of `Port`."""
+    before = running("HA port")
     store = opened(path, **(flush or {}))
     await store.start()
     made = Port(store, **settings)
@@ -107,6 +113,7 @@ async def serving(path: Path, *, flush: dict[str, Any] | None = None, **settings
             await slave.close()
         await made.master.stop()
         await store.stop()
+        assert running("HA port") == before, "the task of the port outlives it"
 
 
 class SocketSlave:
@@ -194,6 +201,7 @@ async def following(
 ) -> AsyncIterator[Slave]:
     """A started slave of a master."""
     address = port if callable(port) else lambda: f"127.0.0.1:{port.port}"
+    before = running("replication from the master")
     slave = Slave(path, address, store or {}, settings, tls)
     slave.store.open()
     await slave.store.start()
@@ -203,6 +211,7 @@ async def following(
     finally:
         await slave.client.stop()
         await slave.store.stop()
+        assert running("replication from the master") == before, "the task of the slave outlives it"
 
 
 @asynccontextmanager

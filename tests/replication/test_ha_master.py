@@ -161,7 +161,7 @@ async def test_a_first_report_that_is_impossible_closes_the_connection(
     assert "stop it and remove its store" in caplog.text
 
 
-async def test_refused_connections_are_kept_for_a_moment(tmp_path: Path) -> None:
+async def test_refused_connections_are_kept_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A Java slave connects again at once, a thousand times a second."""
     async with serving(tmp_path) as port:
         clock = asyncio.get_running_loop().time
@@ -171,6 +171,7 @@ async def test_refused_connections_are_kept_for_a_moment(tmp_path: Path) -> None
             slave.report(5000)
             await slave.closed()
             assert clock() - began >= 1
+        assert "rejected reason=ha peer=127.0.0.1:" in caplog.text
         for _ in range(REFUSED_MAX):
             (await port.slave()).report(5000)
         await until(lambda: len(port.master._refused) == REFUSED_MAX)
@@ -296,6 +297,10 @@ async def test_a_drained_port_has_sent_everything(tmp_path: Path) -> None:
 
         await asyncio.gather(port.master.drain(), follow())
         assert port.acks.highest == end
+        clock = asyncio.get_running_loop().time
+        before = clock()
+        await port.master.drain()
+        assert clock() - before < 0.1, "nothing to wait for"
         port.put(1)
         await port.master.drain()  # bounded: this slave reports nothing more
 

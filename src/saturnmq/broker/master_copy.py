@@ -32,7 +32,7 @@ from saturnmq.protocol.headers.messaging import GetAllConsumerOffset
 from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.slices import Slices, Steps
 from saturnmq.store import MessageStore, StateFile
-from saturnmq.tasks import supervised
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +97,8 @@ class MasterCopy:
 
     async def stop(self) -> None:
         """Stop copying and close the connection."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel(self._task)
+        self._task = None
         await self._client.close()
         self._recreate()
 

@@ -227,7 +227,7 @@ class RaftLog(CommitLog):
 
     def start_flush(self) -> None:
         """Push the entries appended in this event-loop iteration now; the Raft member schedules its own fsyncs."""
-        if self.member is not None and self.member.node is not None:
+        if self.member is not None:
             self.member.push()
 
     def flush_due(self, least_pages: int) -> bool:

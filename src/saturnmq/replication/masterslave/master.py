@@ -33,7 +33,7 @@ from saturnmq.store.cold import RECENT_BYTES
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.log.log import ReadableLog
-from saturnmq.tasks import supervised
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -305,10 +305,8 @@ class HaMaster:
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel(self._task)
+        self._task = None
         for connection in [*self._connections, *self._refused]:
             connection.abort()
         self.acks.stop()

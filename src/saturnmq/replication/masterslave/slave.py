@@ -26,7 +26,7 @@ from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.replication.masterslave.stream import TransferDecoder, check_frame, encode_report
 from saturnmq.replication.masterslave.tail import COMPARED_BYTES, WIDER, TailCheck
 from saturnmq.store import wait_confirmed
-from saturnmq.tasks import supervised
+from saturnmq.tasks import cancel, supervised
 
 log = logging.getLogger(__name__)
 
@@ -235,10 +235,8 @@ class HaSlave:
 
     async def stop(self) -> None:
         """Close the connection; whole records that were received are kept."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel(self._task)
+        self._task = None
 
     def _durable(self) -> None:
         if self._connection is not None:
