@@ -15,6 +15,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.message import Host, Message, encode_record
 from saturnmq.raft.core.actions import Reply, Role, Send
 from saturnmq.raft.core.entry import Entry
+from saturnmq.raft.core.ids import LedgerIndex
 from saturnmq.raft.core.messages import HeartBeatRequest, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
@@ -168,3 +169,17 @@ def test_damaged_single_member_leads_at_once(tmp_path: Path) -> None:
             clock[0] += 10
             member._ticked()
             assert clock[0] < 5000
+
+
+@pytest.mark.spec("DUR-10")
+def test_damaged_entry_that_was_truncated_postpones_no_election(tmp_path: Path) -> None:
+    """A group whose members all wait for such a repair would have no leader for a minute."""
+    asyncio.run(damaged_ledger(tmp_path))
+    clock = [0]
+    with opened(tmp_path, 3, clock, b"3") as member:
+        before = member.files.entry(LedgerIndex(2))
+        assert before is not None
+        assert asks_for_votes(member, clock, 1000) == -1
+        member.files.cut(3, before.end_pos)
+        member._scrub.step(clock[0], member._node())
+        assert 0 <= asks_for_votes(member, clock, 200_000) <= 1100

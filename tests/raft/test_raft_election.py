@@ -666,3 +666,20 @@ def test_recovery_ends_when_the_entries_are_on_disk() -> None:
         assert bench.state.recovering
         bench.do(bench.node.synced(bench.now_ms, bench.node.log_epoch, 3))
         assert not bench.state.recovering
+
+
+@pytest.mark.spec("DUR-10")
+def test_recovery_waits_for_a_compare_at_the_end_of_the_new_leader() -> None:
+    """What was refused to the former leader says nothing about where the next one compares."""
+    log = entries(1, 1, 1, 1)
+    bench = Bench(log=log[:2], term=1, incomplete=True).follow("n1")
+    assert bench.push(PushKind.COMMIT).code == Code.INCONSISTENT_STATE  # n1 would compare from its end
+    bench.heartbeat("n2", 2)
+    bench.tick()
+    bench.follow("n2", 2)
+    assert bench.push(PushKind.COMPARE, log[1], leader="n2").code == Code.SUCCESS  # of a search begun before a break
+    assert bench.push(PushKind.COMMIT, commit=1, leader="n2").code == Code.INCONSISTENT_STATE
+    assert bench.state.recovering
+    assert bench.push(PushKind.COMPARE, log[1], leader="n2").code == Code.SUCCESS
+    assert bench.push(PushKind.COMMIT, commit=1, leader="n2").code == Code.SUCCESS
+    assert not bench.state.recovering

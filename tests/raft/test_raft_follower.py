@@ -352,3 +352,14 @@ def test_truncate_after_uncompared_log_restarts_log() -> None:
     assert bench.push(COMPARE, entry).code == Code.INCONSISTENT_STATE
     assert bench.push(TRUNCATE, entry).code == Code.SUCCESS
     assert [held.index for held in bench.ledger.entries] == [3]
+
+
+@pytest.mark.spec("DL-F04")
+def test_response_says_how_many_entries_it_is_about() -> None:
+    """A leader takes the index and this number for what the follower holds."""
+    bench = follower(2)
+    assert bench.push(COMMIT, commit=1).count == 1
+    assert bench.push(COMPARE, LOG[1]).count == 1
+    assert bench.push(APPEND, LOG[2]).count == 1
+    assert bench.push(APPEND, *LOG[3:6]).count == 3
+    assert bench.push(APPEND, dataclasses.replace(LOG[6], magic=2)).count == 1

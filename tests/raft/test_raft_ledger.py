@@ -256,6 +256,23 @@ def test_truncated_entries_do_not_reappear_after_restart(tmp_path: Path) -> None
     again.close()
 
 
+def test_truncation_deletes_the_files_that_it_empties(tmp_path: Path) -> None:
+    """Of data and index: a start would find their entries again, behind the end of the log."""
+    files = LedgerFiles(tmp_path, file_bytes=FILE_BYTES, index_file_units=4)
+    files.open()
+    kept = grow(files, 1, 30)[:5]
+
+    def names(kind: str) -> list[str]:
+        return sorted(path.name for path in (tmp_path / kind).iterdir())
+
+    assert len(names("data")) == 4 and len(names("index")) == 8
+    files.cut(5, kept[-1].end_pos)
+    assert names("data") == [f"{0:020}"]
+    assert names("index") == [f"{0:020}", f"{4 * 32:020}"]
+    assert contents(files) == kept
+    files.close()
+
+
 @pytest.mark.spec("DL-F08")
 def test_log_restarted_within_a_file_is_recovered(tmp_path: Path) -> None:
     files = ledger(tmp_path)

@@ -134,6 +134,25 @@ def test_inconsistent_leader_becomes_candidate_in_same_term() -> None:
     assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 3)
 
 
+@pytest.mark.spec("DL-H03")
+def test_late_answers_to_a_former_leadership_of_the_term_depose_no_leader() -> None:
+    """A member whose lease expired may win the same term again; what is on its way is about the time before."""
+    bench = Bench(term=3).lead()
+    bench.tick(1)
+    late = bench.sends(kind=BEAT)
+    bench.tick(60_000)
+    assert (bench.state.role, bench.state.term) == (Role.CANDIDATE, 3)
+    bench.forget()
+    while not bench.sends(kind=VoteRequest):
+        bench.tick()
+    for send in bench.sends(kind=VoteRequest):
+        bench.vote_answer(send, VoteResult.ACCEPT)
+    assert (bench.state.role, bench.state.term) == (Role.LEADER, 3)
+    for send in late:
+        bench.answer(send, HeartBeatResponse(group=GROUP, term=3, code=Code.INCONSISTENT_LEADER))
+    assert bench.state.role is Role.LEADER
+
+
 @pytest.mark.spec("DL-H04")
 def test_live_peers_are_those_that_answered() -> None:
     bench = Bench().lead()

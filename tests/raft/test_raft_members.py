@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC, MembersFile, MessageCodec
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.settings import parse_peers
+from saturnmq.raft.member_addresses import use_members
+from saturnmq.raft.settings import RaftSettings, parse_peers
 from saturnmq.raft.tool import GroupTool
 from saturnmq.raft.wire.codec import code_of, decode_response, encode
 
@@ -241,3 +243,31 @@ def test_damaged_entry_is_the_configuration_that_the_file_names(damaged: int) ->
     assert loaded(ConfigurationGeneration((old,), first), ConfigurationGeneration((new,), first)) == new
     assert loaded(ConfigurationGeneration((new,), (LedgerIndex(9), Term(2)))) == (new if damaged != 5 else loaded())
     assert loaded(ConfigurationGeneration((old,), first), ConfigurationGeneration((), first)).index == NO_INDEX
+
+
+@pytest.mark.spec("DL-X21")
+def test_changes_are_the_configurations_of_the_log_from_its_first_entry_on() -> None:
+    """The file of members would lose a change that is the first entry, and a restart would take the members of the settings."""
+    made = Configurations(Configuration({"n9": "h:9"}), CODEC)
+    assert made.changes == ()
+    change = Configuration({"n0": "h:1"})
+    made.append([Entry(LedgerIndex(0), Term(1), 0, CODEC.encode(change)), Entry(LedgerIndex(1), Term(1), 0, BODY)])
+    assert made.changes == (dataclasses.replace(change, index=LedgerIndex(0)),)
+
+
+@pytest.mark.spec("DL-X21")
+@pytest.mark.parametrize(
+    ("index", "address", "warned"), [(-1, "h:3", False), (0, "h:3", True), (7, "h:3", True), (7, "h:2", False)]
+)
+def test_settings_that_the_log_overrides_are_reported(
+    index: int, address: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator who corrects dLegerPeers would otherwise not see why nothing changes."""
+    settings = RaftSettings(enabled=True, group="g", peers_text="n0-h:1;n1-h:2", self_id="n0")
+    replaced: list[dict[str, str]] = []
+    peers = SimpleNamespace(replace=replaced.append)
+    use_members(settings, peers, Configuration({"n0": "h:1", "n1": address}, index=LedgerIndex(index)), {"n5": "h:5"})
+    assert replaced == [{"n0": "h:1", "n1": address, "n5": "h:5"}]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    text = f"dLegerPeers overridden by the log member=n0 peers=n0-h:1;n1-{address}"
+    assert warnings == ([text] if warned else [])

@@ -95,11 +95,9 @@ class Follower:
         elif request.kind is PushKind.COMPARE:
             self.clear()
             self._compare(token, request)
-        elif request.kind is PushKind.TRUNCATE:
+        else:
             self.clear()
             self._truncate(token, request)
-        else:
-            self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
 
     def tick(self) -> None:
         """Refuse appends that wait too long for a missing one, so that the leader compares (DL-F10, DL-X12)."""
