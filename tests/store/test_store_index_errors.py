@@ -412,3 +412,18 @@ def test_rebuild_advances_by_a_record_at_least_in_each_step(tmp_path: Path, monk
     store.index_queue._catch_up(reading)
     assert not store.index_queue.lagging
     store.close_files()
+
+
+@pytest.mark.spec("DUR-13")
+def test_index_of_one_file_without_entries_is_filled_from_the_beginning(tmp_path: Path) -> None:
+    """A broker that was killed between creating the file and writing it would find none of the messages so far by key."""
+    made = index(tmp_path)
+    made.put("T", ["k"], PhysicalOffset(100), NOW)
+    made.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(bytes(path.stat().st_size))
+    again = index(tmp_path)
+    assert again.load() == []
+    assert again.truncate(PhysicalOffset(200)) == 0
+    assert list(tmp_path.iterdir()) == []
+    again.close()

@@ -513,8 +513,9 @@ def test_stop_completes_an_index_that_lags_a_little(tmp_path: Path, slow: pytest
         assert store.index_queue is not None and store.index_queue.lagging
         slow.undo()
         slow.setattr(index_queue, "FINISH_SECONDS", 60.0)
+        slow.setattr(index_queue, "STEP_SECONDS", 0.0)  # in many steps
         await store.stop()
-        assert not store.settings.abort_path.exists()
+        assert not store.settings.abort_path.exists() and not store.index_queue.lagging
 
     asyncio.run(work())
     assert not verify(opened_settings(tmp_path)).problems
