@@ -37,6 +37,8 @@ from saturnmq import (
 )
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.connection.core import ClientState, Core
+from saturnmq.client.consumer import running_info
+from saturnmq.client.consumer.assigned_queue import TIMED_OUT
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets
 from saturnmq.client.filters import Filter, subscription_data
@@ -983,6 +985,23 @@ async def test_listener_sees_original_topic_and_hooks_see_the_outcome(
         assert {line[1] for line in begun} == {"g"} and len(begun) == 5
         assert len(c.broker.sent_back) == 3
         assert [r for r in caplog.records if r.message.startswith("consume hook failed")]
+
+
+@pytest.mark.spec("API-19")
+@pytest.mark.parametrize("more", [{}, {"model": "broadcast"}, {"ordered": True}])
+async def test_hooks_see_that_a_message_was_not_settled_in_time(cluster: Any, tmp_path: Path, more: Any) -> None:
+    """Metrics and traces count it as a timeout, not as a failure of the handler."""
+    settings = {"instance": "reports", "offsets_dir": str(tmp_path)}
+    async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
+        one_queue(c, "T", "%RETRY%g")
+        c.broker.script[41] = holds_all
+        c.broker.put("T", 0, b"slow")
+        diary = Diary()
+        async with client.consumer("g", start="first", hooks=[diary], ack_timeout=1.0, **more) as inbox:
+            await inbox.subscribe("T")
+            await inbox.recv(30)
+            await until(lambda: len(diary.lines) >= 2)
+        assert diary.lines[:2] == [("before", "g", b"slow"), (b"slow", Ack.RETRY, TIMED_OUT, True)]
 
 
 @pytest.mark.spec("CC-02", "RB-03")

@@ -286,13 +286,13 @@ async def test_send_back_copy_keeps_the_delay_and_drops_transaction_flags(cluste
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
         one_queue(c)
         one_queue(c, "%RETRY%g")
-        c.broker.put("T", 0, b"x", sys_flag=8)
+        c.broker.put("T", 0, b"x", flag=5, sys_flag=8)
         c.broker.script[36] = lambda command: command.reply(1, "no")
         async with client.consumer("g", start="first") as inbox:
             await inbox.subscribe("T")
             await (await inbox.recv(30)).retry(timedelta(minutes=9))
             (copy,) = c.broker.of(310)
-            assert (decode_properties(copy.ext["i"])["DELAY"], copy.ext["f"]) == ("13", "0")
+            assert (decode_properties(copy.ext["i"])["DELAY"], copy.ext["h"], copy.ext["f"]) == ("13", "5", "0")
 
 
 @pytest.mark.spec("PL-09")

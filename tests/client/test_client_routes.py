@@ -222,6 +222,22 @@ async def test_route_poll_keeps_the_route_when_a_query_fails(cluster: Any) -> No
                 await c.ns[0].wait_for(105, len(c.ns[0].of(105)) + 1)
 
 
+async def test_an_error_in_the_reconnection_to_a_name_server_ends_no_consumer(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("bug")
+
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g", start="first") as inbox:
+            await inbox.subscribe("T")
+            monkeypatch.setattr(client._core, "_reconnect", broken)
+            await c.ns[0].stop()
+            await until(lambda: "task failed name='saturnmq name server reconnection'" in caplog.text)
+            c.broker.put("T", 0, b"still read")
+            assert (await inbox.recv(30)).body == b"still read"
+
+
 async def test_routes_are_queried_again_when_a_name_server_returns(cluster: Any) -> None:
     """At once, and again when brokers had time to register; the period of route polls is 30 s, here an hour."""
     async with cluster() as c, Client(name_servers=c.name_servers, route_poll_ms=3_600_000) as client:

@@ -17,8 +17,10 @@ import pytest
 
 from saturnmq import Client, ConfigError
 from saturnmq.broker import BrokerSettings
+from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.connection.url import ClientSettings, from_environment, parse_addresses, parse_url
 from saturnmq.config.settings import load, without_credentials
+from saturnmq.net import TlsSettings
 from saturnmq.net.client import split_address
 
 
@@ -312,3 +314,15 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="Klient"):
         saturnmq.Klient  # noqa: B018
+
+
+def test_certificates_of_a_client_are_those_of_its_connections() -> None:
+    """A file under another name would be left out, and the system's certificates trusted instead."""
+    access = ClusterAccess(
+        tls=True, tls_verify=False, tls_check_host=False, tls_ca="ca.pem", tls_cert="c.pem", tls_key="k.pem", tls_key_password="p"
+    )
+    assert access.tls_settings == TlsSettings(
+        enable=True, client_auth_server=False, client_check_host=False, client_trust_path="ca.pem",
+        client_cert_path="c.pem", client_key_path="k.pem", client_key_password="p",
+    )  # fmt: skip
+    assert ClusterAccess().tls_settings == TlsSettings(enable=False, client_auth_server=True, client_check_host=True)
