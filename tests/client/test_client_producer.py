@@ -824,6 +824,17 @@ async def test_namespace_is_added_on_the_wire_and_stripped_in_results(cluster: A
             assert ("NS%cg", "NS%T", receipt.queue.queue_id) in c.broker.offsets
 
 
+@pytest.mark.spec("PR-09")
+async def test_namespace_makes_no_blank_topic_legal(cluster: Any) -> None:
+    """The name that is sent begins with the namespace, so it is not blank."""
+    async with cluster() as c, Client(name_servers=c.name_servers, namespace="NS") as client:
+        async with client.producer("g") as out:
+            for topic in ("", " "):
+                with pytest.raises(MessageRefused, match="The specified topic is blank"):
+                    await out.send(topic, b"x")
+        assert c.broker.of(310) == []
+
+
 # hooks
 
 

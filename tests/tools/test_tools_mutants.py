@@ -89,6 +89,7 @@ def test_defect_of_each_kind(source: str, after: list[str]) -> None:
         "def f(a):\n    return f'{a + 1} files'",
         "def f():\n    return 'a message for people'",
         "def f(a):\n    return cast('int', a)",
+        "def f(a, b):\n    return zip(a, strict=True)",
         "@cache(4)\ndef f(): ...",
         "if TYPE_CHECKING:\n    from a import b\n    SIZE = 4",
         "class A:\n    def __repr__(self):\n        return 'A' + 'b'",

@@ -115,7 +115,7 @@ class Consumer(Positioned, Generic[T]):
                 return
             if self.state is ClientState.STOPPED:
                 check_state("consumer", self.state)
-            self.core.check_running("client")
+            self.core.check_running()
             self.core.add_consumer(self)
             self._since_ms = dict.fromkeys(self._subscriptions, now_ms())
             try:

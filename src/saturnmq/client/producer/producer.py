@@ -137,7 +137,7 @@ class Producer(Batching, Generic[T]):
                 return
             if self.state is ClientState.STOPPED:
                 check_state("producer", self.state)
-            self._core.check_running("client")
+            self._core.check_running()
             self._core.add_producer(self.group)
             if self._trace_topic is not None and self._core.tracing is not None:
                 self._tracer = self._core.tracing.open(self.group, PRODUCE, self._trace_topic)
@@ -631,7 +631,7 @@ class Producer(Batching, Generic[T]):
         timeout: float | None = None,
     ) -> Receipt:
         """Send body as the reply to a request, to the broker that delivered the request: the requester is registered there."""
-        self._core.check_running("client")
+        self._core.check_running()
         check_body(body, self._core.settings.body_bytes_max)
         prepared = reply_to(message, body, self._core.ids.next(time.time()), properties)
         deadline = self._deadline(timeout)
@@ -641,7 +641,7 @@ class Producer(Batching, Generic[T]):
 
     async def send_prepared(self, prepared: Prepared, timeout: float | None = None) -> list[Receipt]:
         """Send a message that the client itself created, such as the copy of a message to a retry topic (RTY-01)."""
-        self._core.check_running("client")
+        self._core.check_running()
         move_retry_counts(prepared)
         prepared.sys_flag |= transaction_flag(prepared.properties)
         return await self._send_in_limit(prepared, self._deadline(timeout), (None, None, None, None))
