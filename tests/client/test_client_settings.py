@@ -319,7 +319,13 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_certificates_of_a_client_are_those_of_its_connections() -> None:
     """A file under another name would be left out, and the system's certificates trusted instead."""
     access = ClusterAccess(
-        tls=True, tls_verify=False, tls_check_host=False, tls_ca="ca.pem", tls_cert="c.pem", tls_key="k.pem", tls_key_password="p"
+        tls=True,
+        tls_verify=False,
+        tls_check_host=False,
+        tls_ca="ca.pem",
+        tls_cert="c.pem",
+        tls_key="k.pem",
+        tls_key_password="p",
     )
     assert access.tls_settings == TlsSettings(
         enable=True, client_auth_server=False, client_check_host=False, client_trust_path="ca.pem",

@@ -65,6 +65,10 @@ LIMITS = {
     "group_pages": {
         "QUEUES_SHOWN_MAX": 1000, "TOPICS_CHARTED_MAX": 20, "CLIENTS_ASKED_MAX": 20, "CLIENT_SECONDS": 2,
         "STACK_MAX": 256 * KIB,
+        "NUMBERS": {
+            "retry_queue_nums": 65_536, "retry_max_times": 10_000, "broker_id": 2**31 - 1,
+            "which_broker_when_consume_slowly": 2**31 - 1,
+        },
     },
     "graph": {"EDGES_MAX": 150, "ASKED_MAX": 20, "CLIENTS_MAX": 5, "NAME_MAX": 34},
     "charts": {"WIDTH": 640, "HEIGHT": 170, "DAY_SECONDS": 86_400},

@@ -12,7 +12,8 @@ import pytest
 from browsing import HOST, Times
 from starlette.routing import Mount, Route
 
-from saturnmq.console.app import build
+from saturnmq.console.app import CHANGES, build
+from saturnmq.console.context import NAVIGATION
 from saturnmq.console.users import ROLES, hash_password
 
 Open = Callable[..., Any]
@@ -295,3 +296,30 @@ async def test_part_of_a_page_goes_to_the_login_once_the_session_has_ended(conso
         assert (answer.status_code, answer.headers["hx-redirect"]) == (204, "/login")
         answer = await one.browser.get("/topics", headers={"hx-request": "false"})
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+# What the menu of every page leads to, and the least role that sees it.
+MENU_ROLES = {
+    "/": "viewer", "/brokers": "viewer", "/ledger": "viewer", "/name-servers": "viewer", "/topics": "viewer",
+    "/messages": "viewer", "/search": "viewer", "/traces": "viewer", "/dead-letters": "viewer", "/waiting": "viewer",
+    "/groups": "viewer", "/producers": "viewer", "/graph": "viewer", "/alarms": "viewer", "/accounts": "admin",
+    "/audit": "admin",
+}  # fmt: skip
+# The action by which an auditor finds a change in the audit log.
+ACTIONS = {
+    "/do/message": "send", "/do/dead-letters/resend": "resend", "/do/message/consume": "consume", "/do/search": "search",
+    "/do/search/cancel": "search_cancel", "/do/tail": "tail", "/do/analysis": "analysis", "/do/group/reset": "reset",
+    "/do/account": "account", "/do/account/delete": "account_delete", "/do/account/white": "white_list",
+    "/do/ledger/transfer": "ledger_transfer", "/do/name-servers": "name_servers", "/do/broker/settings": "broker_settings",
+    "/do/alarms": "alarms", "/do/alarms/group": "alarms_group", "/do/alarms/forget": "alarms_forget", "/do/group": "group",
+    "/do/group/delete": "group_delete", "/do/accounts/copy": "accounts_copy", "/do/topic": "topic",
+    "/do/topic/delete": "topic_delete",
+}  # fmt: skip
+
+
+def test_menu_leads_to_these_pages() -> None:
+    assert {path: role for _, links in NAVIGATION for path, _, role in links} == MENU_ROLES
+
+
+def test_audit_log_names_changes_by_these_actions() -> None:
+    assert {path: action for path, (action, _, _) in CHANGES.items()} == ACTIONS
