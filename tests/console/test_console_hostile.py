@@ -152,6 +152,22 @@ def test_deeply_nested_json_is_shown_as_it_is() -> None:
     assert body.form == "text" and len(body.text) <= TEXT_MAX
 
 
+async def test_requests_write_no_lines_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The audit log has the changes; a line for each page that is viewed, or that a client asks for, would fill the disk."""
+    caplog.set_level("DEBUG")
+    server = Server(Starlette(), "127.0.0.1", 0)
+    address, idle = asyncio.get_running_loop().create_future(), asyncio.Event()
+    serving = asyncio.ensure_future(server.run(address.set_result, idle.wait()))
+    host, _, port = (await address).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /secret HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 404")
+    writer.close()
+    idle.set()
+    await serving
+    assert "/secret" not in caplog.text
+
+
 @pytest.mark.realtime
 async def test_an_address_leaves_half_of_the_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saturnmq.net.shares.is_local", lambda host: False)

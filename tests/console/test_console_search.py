@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,12 +19,13 @@ from browsing import name_server
 from saturnmq import Client
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.message import Message, Outgoing
-from saturnmq.console import analysis
+from saturnmq.console import analysis, search
 from saturnmq.console.conditions import Conditions
 from saturnmq.console.jobs import Job
 from saturnmq.console.search import Hits, LastHits, hit_of
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import SysFlag
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.message import decode_record, encode_properties, encode_record
 from saturnmq.testing import EmbeddedBroker
@@ -257,3 +259,19 @@ async def test_client_of_a_group_consumes_a_message_again(console: Open) -> None
                 refused = await one.browser.post(f"/do/message/consume?{query}", data=form | {"group": "none"})
                 assert refused.status_code == 502
             consuming.cancel()
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+async def test_download_that_ends_early_says_so_in_its_own_form(form: str) -> None:
+    """A program that reads the file would stumble over a line of the other form."""
+
+    async def broken(queue: MessageQueue, offset: int) -> None:
+        raise SaturnError("the broker does not answer")
+
+    page: Any = SimpleNamespace(
+        services=SimpleNamespace(admin=SimpleNamespace(messages=SimpleNamespace(by_queue_offset=broken)))
+    )
+    job: Any = SimpleNamespace(collector=SimpleNamespace(sorted=lambda: [SimpleNamespace(queue=None, offset=0)]))
+    *_, last = [line async for line in search._lines(page, job, form)]
+    text = "ended after 0 of 1 messages: the broker does not answer"
+    assert last == (f'"{text}"\r\n' if form == "csv" else f'{{"problem": "{text}"}}\n').encode()

@@ -130,6 +130,8 @@ def test_time_line_places_bars_by_their_times() -> None:
         ("292", "64", "y" * 44), ("815.0", "64", "+1000 ms, 20 ms"), ("300", "88", "2023-11-14 22:13:20.000 UTC"),
     ]  # fmt: skip
     assert 'viewBox="0 0 900 94"' in drawing and 'y1="26" x2="900" y2="26"' in drawing
+    short = str(time_line("t", [Bar("a", "send", 5, 5), Bar("b", "send", 6, 6)]))
+    assert re.findall(r'<rect class="send" x="(.*?)"', short) == ["300.0", "810.0"], "a millisecond is the whole width"
     assert str(time_line("t", [Bar("b", "send", 5, 5)] * 201)).count("<rect") == 200
     assert ">253402300800000 UTC<" in time_line("t", [Bar("b", "send", 253_402_300_800_000, -1)]), (
         "a time that no calendar has"
