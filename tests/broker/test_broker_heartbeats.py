@@ -10,12 +10,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from wire import Wire, wire
 
+from saturnmq.broker import BrokerSettings
+from saturnmq.broker.state.journal import Journal
 from saturnmq.broker.state.state_writer import StateWriter
+from saturnmq.broker.state.topics import Topics
 from saturnmq.protocol.bodies import ConsumerData, HeartbeatData
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import StoreError
@@ -144,3 +148,16 @@ async def test_save_does_not_wait_for_the_changes_of_others(tmp_path: Path) -> N
     assert writes <= 2
     await writer.settle()
     assert not writer.dirty
+
+
+def test_entry_of_a_group_of_brokers_survives_once_its_change_is_decided(tmp_path: Path) -> None:
+    """A consumer whose heartbeat is answered before would miss its group after a change of the leader."""
+    topics = Topics(BrokerSettings(), StateFile(tmp_path / "topics.json"), lambda: 1)
+    topics.journal = cast(Journal, SimpleNamespace(undecided=lambda kind, name: name == "new"))
+    assert topics.persisted("old") and not topics.persisted("new")
+
+
+def test_table_without_changes_is_not_written(tmp_path: Path) -> None:
+    """A stop, and each heartbeat, would otherwise wait for a write of all topics."""
+    writer = StateWriter(StateFile(tmp_path / "topics.json"), lambda: iter([b"{}"]))
+    assert not writer.dirty and writer.changes == 0

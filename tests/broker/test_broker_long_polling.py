@@ -128,6 +128,16 @@ async def test_woken_pulls_wait_while_their_peer_does_not_read() -> None:
         assert w.broker.long_polling.count == 0 and not w.broker.long_polling._blocked
 
 
+async def test_parked_pulls_of_a_closed_connection_leave_the_index(wire: Wire) -> None:
+    """Consumers that come and go would otherwise fill the memory, and each message would wake their pulls."""
+    await wire.send()
+    async with peer(wire) as sock:
+        await park(wire, sock, [pull_frame(1), pull_frame(2)])
+        assert wire.broker.long_polling._queues
+    await until(lambda: wire.broker.long_polling.count == 0)
+    assert not wire.broker.long_polling._queues and not wire.broker.long_polling._by_due_tick
+
+
 @pytest.mark.spec("LIM-11", "HB-06")
 async def test_closed_peer_with_unread_responses_leaves_nothing_behind(wire: Wire) -> None:
     await wire.send()
