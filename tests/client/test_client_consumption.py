@@ -37,7 +37,6 @@ from saturnmq import (
 )
 from saturnmq.broker import BrokerSettings
 from saturnmq.client.connection.core import ClientState, Core
-from saturnmq.client.consumer import running_info
 from saturnmq.client.consumer.assigned_queue import TIMED_OUT
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets

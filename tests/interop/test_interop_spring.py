@@ -91,6 +91,7 @@ def start_clusters(kind: str, folder: Path, stack: ExitStack) -> tuple[Peer, Pee
         peers = protected, saturn.SaturnCluster(folder / "other", settings={**CHECKS, **tls})
     else:
         peers = apache.ApacheCluster(folder / "acl", settings=settings), apache.ApacheCluster(folder / "other")
+    peer: Peer
     for peer, topics in zip(peers, (TOPICS, OTHER_TOPICS), strict=True):
         stack.enter_context(peer)
         with saturnmq.sync.Client(name_servers=peer.name_servers, timeout=10.0, **KEYS) as client:

@@ -23,7 +23,7 @@ from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex, Term
 from saturnmq.raft.core.messages import ChangeKind, ChangeResponse, Code, VoteRequest, VoteResponse, VoteResult
 from saturnmq.raft.ledger.member_entries import MEMBERS_TOPIC, MembersFile, MessageCodec
 from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
-from saturnmq.raft.member_addresses import use_members
+from saturnmq.raft.peers import Peers
 from saturnmq.raft.settings import RaftSettings, parse_peers
 from saturnmq.raft.tool import GroupTool
 from saturnmq.raft.wire.codec import code_of, decode_response, encode
@@ -264,10 +264,14 @@ def test_settings_that_the_log_overrides_are_reported(
 ) -> None:
     """An operator who corrects dLegerPeers would otherwise not see why nothing changes."""
     settings = RaftSettings(enabled=True, group="g", peers_text="n0-h:1;n1-h:2", self_id="n0")
-    replaced: list[dict[str, str]] = []
-    peers = SimpleNamespace(replace=replaced.append)
-    use_members(settings, peers, Configuration({"n0": "h:1", "n1": address}, index=LedgerIndex(index)), {"n5": "h:5"})
-    assert replaced == [{"n0": "h:1", "n1": address, "n5": "h:5"}]
+    hosts: list[str] = []
+    peers = SimpleNamespace(
+        access=SimpleNamespace(replace_hosts=hosts.extend), _addresses={}, _readdressed={}, _binary_peers={"n1", "n9"}
+    )
+    now = Configuration({"n0": "h:1", "n1": address}, index=LedgerIndex(index))
+    Peers.use_members(peers, settings, now, {"n5": "h:5"})  # type: ignore[arg-type]
+    assert peers._addresses == {"n0": "h:1", "n1": address, "n5": "h:5"}
+    assert hosts == ["h", address.rpartition(":")[0], "h"] and peers._binary_peers == {"n1"}
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     text = f"dLegerPeers overridden by the log member=n0 peers=n0-h:1;n1-{address}"
     assert warnings == ([text] if warned else [])

@@ -33,8 +33,7 @@ LIMITS = {
     "access": {"LOOK_UP_SECONDS": 60, "LOOK_UP_PAUSE_SECONDS": 5, "START_SECONDS": 3, "_ORIGINS_MAX": 1000},
     "cluster_secret": {"SECRET_BYTES_MIN": 16, "WINDOW": 4096, "_SENDERS_MAX": 64, "_DIGITS_MAX": 18},
     "peers": {"_MEMBER_BYTES_MAX": 255},
-    "ticker": {"AFTER_INPUT_MS": 2, "SLEEP_MS_MAX": 1000},
-    "sync_pause": {"SYNC_REST": 4},
+    "ticker": {"AFTER_INPUT_MS": 2, "SLEEP_MS_MAX": 1000, "SYNC_REST": 4},
 }  # fmt: skip
 
 
