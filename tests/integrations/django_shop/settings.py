@@ -7,3 +7,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memor
 SATURNMQ = {"url": os.environ.get("TEST_SATURNMQ_URL"), "timeout": 10.0}
 USE_TZ = True
 SECRET_KEY = "of the tests"
+
+# The process of the tests keeps its time zone and its logging.
+TIME_ZONE = None
+USE_TZ = False
+LOGGING_CONFIG = None
