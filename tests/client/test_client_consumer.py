@@ -872,6 +872,35 @@ async def test_listener_settles_by_the_handler_result(cluster: Any) -> None:
         assert c.broker.offsets["g", "T", 0] == 6 and c.broker.of(35)
 
 
+@pytest.mark.parametrize("batch", [None, 1])
+async def test_cancelled_future_in_a_handler_is_a_failure_of_that_message(cluster: Any, batch: int | None) -> None:
+    """It ended the worker silently; after the last one the listeners returned as if they had been stopped."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        one_queue(c)
+        c.broker.offsets["g", "T", 0] = 0
+        handled: list[Any] = []
+
+        @client.listener("T", group="g", concurrency=1, batch=batch, retry=Retry(after=timedelta(seconds=5)))
+        async def handle(argument: Any) -> None:
+            handled.append(argument)
+            if len(handled) < 3:
+                future = asyncio.get_running_loop().create_future()
+                future.cancel()
+                await future
+
+        for number in range(4):
+            c.broker.put("T", 0, b"%d" % number)
+        running = asyncio.create_task(client.run())
+        await until(lambda: len(handled) == 4 or running.done())
+        assert not running.done()
+        await c.broker.wait_for(36, 2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert [command.ext["delayLevel"] for command in c.broker.sent_back] == ["2", "2"]
+        assert c.broker.offsets["g", "T", 0] == 4
+
+
 @pytest.mark.spec("API-19")
 def test_verdict_given_by_the_handler_itself_overrides_its_result(
     run: Run, cluster: Any, caplog: pytest.LogCaptureFixture

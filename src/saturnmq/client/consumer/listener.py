@@ -326,7 +326,7 @@ class Feeder:
             return self._failure(message, error)
         return None
 
-    def _failure(self, subject: Message[Any] | Batch[Any], error: Exception) -> tuple[Ack, str]:
+    def _failure(self, subject: Message[Any] | Batch[Any], error: BaseException) -> tuple[Ack, str]:
         logger.warning("handler failed group=%s message=%r error=%r", self.spec.group, subject, error)
         return Ack.RETRY, f"{FAILED_PREFIX}{type(error).__name__}: {error}"
 
@@ -338,6 +338,11 @@ class Feeder:
                     return await self._call(argument), ""
         except Exception as error:
             return self._failure(argument, error)
+        except asyncio.CancelledError as error:
+            worker = asyncio.current_task()
+            if worker is None or worker.cancelling():
+                raise  # the listener stops
+            return self._failure(argument, error)  # of something that the handler awaited, or raised by itself
 
     async def _settle(self, message: Message[Any], outcome: Any, reason: str) -> None:
         """Settle the message by the handler's outcome; one that is settled already keeps its verdict."""
