@@ -34,6 +34,7 @@ async def peer(w: Wire, address: str) -> AsyncIterator[Wire]:
     await other.call(Code.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="none")
     (connection,) = set(w.broker.connections) - before
     real, connection.remote_address = connection.remote_address, address
+    connection.__dict__.pop("packed_host", None)  # as it is in records
     try:
         yield other
     finally:

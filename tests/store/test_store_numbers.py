@@ -43,7 +43,7 @@ LIMITS = {
     "maintenance.scrub": {
         "STEP_MS": 100, "STEP_BYTES_MIN": 8192, "FIRST_PASS_AFTER_MS": 60_000, "NEXT_PASS_AFTER_MS": 3_600_000,
         "SLICE_SECONDS": 0.001, "FINDS_MAX": 1000, "_DAY_MS": 86_400_000, "_READ_BYTES_MIN": 65_536,
-        "_READ_BYTES_MAX": 64 * MIB, "_HEAD_BYTES": 8,
+        "_READ_BYTES_MAX": 64 * MIB,
     },
     "proposals": {"PROPOSAL_BYTES": 65_536},
     "queue.consume_queue": {"FILLER_SIZE": 2_147_483_647, "_KEPT_UNITS": 1024, "_READ_UNITS": 4096},

@@ -128,6 +128,9 @@ class Host(NamedTuple):
     port: int
 
 
+ENTRY_HOST: Final = Host("127.0.0.1", 10911)  # of entries that no client sent
+
+
 NO_HOST: Final = Host("0.0.0.0", 0)  # noqa: S104 - an address stored in a record; no socket is bound to it
 
 

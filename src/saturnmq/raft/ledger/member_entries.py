@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import MessageError
-from saturnmq.protocol.message import Message, decode_record, encode_record, position_of
+from saturnmq.protocol.message import ENTRY_HOST, Message, decode_record, encode_record, position_of
 from saturnmq.raft.core.configuration import Configuration, ConfigurationGeneration
 from saturnmq.raft.core.ids import LedgerIndex, Term
-from saturnmq.raft.ledger.message_entries import ENTRY_HOST
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.state_file import StateFile
 

@@ -23,7 +23,6 @@ from saturnmq.protocol.message import (
 )
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
 
-ENTRY_HOST: Final = Host("127.0.0.1", 10911)  # of entries that no client sent
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_START: Final = position_of("physical_offset")
 _OFFSET_END: Final = _OFFSET_START + _OFFSET.size

@@ -26,8 +26,7 @@ from saturnmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, Topic
 from saturnmq.protocol.codes import ROLLED_BACK, TRANSACTION_MASK
 from saturnmq.protocol.errors import BodyError, SaturnError
 from saturnmq.protocol.json_dialect import loads
-from saturnmq.protocol.message import Message
-from saturnmq.raft.ledger.message_entries import ENTRY_HOST
+from saturnmq.protocol.message import ENTRY_HOST, Message
 
 CHANGES_TOPIC: Final = "saturnmq.changes"
 

@@ -18,7 +18,7 @@ from saturnmq.metrics import Histogram
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.protocol.addresses import host_of
 from saturnmq.protocol.errors import MessageError, StoreError
-from saturnmq.protocol.message import decode_record
+from saturnmq.protocol.message import ENTRY_HOST, decode_record
 from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.raft.core.actions import Role
 from saturnmq.raft.core.entry import ENTRY_HEADER_BYTES
@@ -26,7 +26,7 @@ from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
 from saturnmq.raft.core.messages import AppendResponse, Code, Response
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.member_entries import MessageCodec
-from saturnmq.raft.ledger.message_entries import ENTRY_HOST, message_is_good, noop_message, stamp_message
+from saturnmq.raft.ledger.message_entries import message_is_good, noop_message, stamp_message
 from saturnmq.raft.ledger.retention import RetentionSettings
 from saturnmq.raft.listener import Listener
 from saturnmq.raft.member_status import MemberStatus
