@@ -15,6 +15,7 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Reject
 from code_blocks import blocks_of
+from kombu import pools
 from kombu.common import Broadcast
 
 from saturnmq import sync
@@ -56,6 +57,15 @@ def make_app(server: SyncEmbeddedBroker, queue: str, **options: Any) -> celery.C
     return app
 
 
+def close(app: celery.Celery) -> None:
+    """Close the application and what outlives it: connections of senders and of results, each with its thread."""
+    results = app.backend.result_consumer
+    if results._connection is not None:
+        results.stop()
+    app.close()
+    pools.reset()
+
+
 def working(app: celery.Celery) -> AbstractContextManager[Any]:
     return start_worker(app, perform_ping_check=False, pool="solo", loglevel="ERROR", shutdown_timeout=30)
 
@@ -91,7 +101,7 @@ def app(server: SyncEmbeddedBroker, calls: Calls) -> Iterator[celery.Celery]:
     with working(app):
         calls.add("ready")
         yield app
-    app.close()
+    close(app)
 
 
 @pytest.fixture
@@ -212,7 +222,7 @@ def test_a_broadcast_task_runs_in_every_worker(server: SyncEmbeddedBroker) -> No
         apps[0].send_task("everywhere")
         assert len(set(calls.wait(2))) == 2
     for app in apps:
-        app.close()
+        close(app)
 
 
 def test_the_first_example_of_the_documentation_runs(server: SyncEmbeddedBroker) -> None:
@@ -221,7 +231,7 @@ def test_the_first_example_of_the_documentation_runs(server: SyncEmbeddedBroker)
     exec(first.file(server.name_servers), names)
     with working(names["app"]):
         assert names["add"].delay(2, 2).get(timeout=10) == 4
-    names["app"].close()
+    close(names["app"])
 
 
 def test_a_worker_that_stops_leaves_unfinished_tasks_to_the_next(server: SyncEmbeddedBroker) -> None:
@@ -240,7 +250,7 @@ def test_a_worker_that_stops_leaves_unfinished_tasks_to_the_next(server: SyncEmb
         calls.wait(1)
     with working(app):
         ran = calls.wait(4)
-    app.close()
+    close(app)
     assert sorted(ran) == [0, 0, 1, 2]
 
 
@@ -274,7 +284,7 @@ def _count_through_a_kill(server: SyncEmbeddedBroker, count: int) -> None:
         for number in range(count, count + 20):
             count_task.delay(number)
         ran = Counter(calls.wait(count + 20, within_s=120))
-    app.close()
+    close(app)
     assert ran == Counter(range(count + 20))
     fetched_after = min(count // 2 + 1000, count)  # what the worker did not hold when the broker was killed
     assert min(when for call, when in calls.times if call >= fetched_after) - started < 10
