@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from random import Random
 from typing import Any
 
 from hotways import hot_module
@@ -207,3 +208,23 @@ def counters(broker: Broker) -> dict[str, Any]:
         "requests": {code: sum(times.counts) for code, times in broker.metrics.request_seconds.items()},
         "end": store.log.end, "dispatched": store.dispatched,
     } | ({"appends": sum(store.append_watch.durations.counts)} if store.acknowledges_at_once else {})  # fmt: skip
+
+
+def damaged(frames: list[bytes], random: Random) -> list[bytes]:
+    """The frames with some bytes cut, overwritten, repeated or removed, in up to three pieces."""
+    data = bytearray(b"".join(frames))
+    for _ in range(random.randrange(3)):
+        at = random.randrange(len(data))
+        kind = random.randrange(4)
+        if kind == 0:
+            data[at] = random.choice([0, 1, 0x22, 0x30, 0x5C, 0x7B, 0x7D, 0x80, 0xFF, random.randrange(256)])
+        elif kind == 1:
+            del data[at : at + random.randrange(1, 4)]
+        elif kind == 2:
+            data[at:at] = data[at : at + random.randrange(1, 4)]
+        else:
+            del data[at:]
+        if not data:
+            return [b"\0"]
+    cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(3)))
+    return [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plainpair import BATCH, V1, V2, BrokerPair, counters, facts, records, request_frame, units
+from plainpair import BATCH, V1, V2, BrokerPair, counters, damaged, facts, records, request_frame, units
 from wire import wire
 
 from hotways import hot_module
@@ -174,20 +174,7 @@ def test_damaged_frames_have_the_same_fate(pair: BrokerPair) -> None:
             )
             for number, code in enumerate(random.choices([V1, V2, BATCH], k=random.randint(1, 6)))
         ]
-        data = bytearray(b"".join(frames))
-        for _ in range(random.randrange(3)):
-            at = random.randrange(len(data))
-            kind = random.randrange(4)
-            if kind == 0:
-                data[at] = random.choice([0, 1, 0x22, 0x5C, 0x7B, 0x7D, 0x80, 0xFF, random.randrange(256)])
-            elif kind == 1:
-                del data[at : at + random.randrange(1, 4)]
-            elif kind == 2:
-                data[at:at] = data[at : at + random.randrange(1, 4)]
-            else:
-                del data[at:]
-        cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(3)))
-        pieces = [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        pieces = damaged(frames, random)
         first, second = (
             [facts(answer, broker) for answer in answers]
             for answers, broker in zip(pair.fates(pieces), pair.brokers, strict=True)
@@ -195,8 +182,8 @@ def test_damaged_frames_have_the_same_fate(pair: BrokerPair) -> None:
         if pair.brokers[
             0
         ].store.acknowledges_at_once:  # else the connection may be closed before the disk has the message
-            assert first == second, bytes(data)
-        assert counters(pair.brokers[0]) == counters(pair.brokers[1]), bytes(data)
+            assert first == second, pieces
+        assert counters(pair.brokers[0]) == counters(pair.brokers[1]), pieces
     one, other = (records(broker) for broker in pair.brokers)
     assert one == other
     assert units(pair.brokers[0]) == units(pair.brokers[1])

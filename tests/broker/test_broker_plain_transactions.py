@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from plainpair import V1, V2, BrokerPair, counters, facts, records, request_frame, units
+from plainpair import V1, V2, BrokerPair, counters, damaged, facts, records, request_frame, units
 
 from hotways import hot_module
 from saturnmq.broker import Broker
@@ -117,26 +117,6 @@ def check(pair: BrokerPair, pieces: list[bytes]) -> list[Command]:
     for compared in (counters, table):
         assert compared(pair.brokers[0]) == compared(pair.brokers[1]), data
     return both[0]
-
-
-def damaged(frames: list[bytes], random: Random) -> list[bytes]:
-    """The frames with some bytes cut, overwritten, repeated or removed, in up to three pieces."""
-    data = bytearray(b"".join(frames))
-    for _ in range(random.randrange(3)):
-        at = random.randrange(len(data))
-        kind = random.randrange(4)
-        if kind == 0:
-            data[at] = random.choice([0, 1, 0x22, 0x30, 0x5C, 0x7B, 0x80, 0xFF, random.randrange(256)])
-        elif kind == 1:
-            del data[at : at + random.randrange(1, 4)]
-        elif kind == 2:
-            data[at:at] = data[at : at + random.randrange(1, 4)]
-        else:
-            del data[at:]
-        if not data:
-            return [b"\0"]
-    cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randrange(3)))
-    return [bytes(data[a:b]) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
 @pytest.mark.spec("FUZ-04")

@@ -1,4 +1,4 @@
-"""The log of a group member: who waits for a commit, when entries leave, and how many messages one dispatch step takes."""
+"""The log of a group member: waits for a commit, when entries are discarded, and the messages of one dispatch step."""
 
 from __future__ import annotations
 

@@ -69,9 +69,8 @@ class Gathering:
         outcome = self._scan(0, 0, codes)
         while outcome == _ELSEWHERE:
             self._end_range(start)
-            start, end, self._file = log.piece_at(
-                self._physical
-            )  # once per file: it asks the system for the file's length
+            # Once per file: it asks the system for the file's length.
+            start, end, self._file = log.piece_at(self._physical)
             self._data = self._file
             if not start <= self._physical < end:
                 return False

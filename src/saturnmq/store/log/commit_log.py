@@ -164,9 +164,8 @@ class CommitLog:
         file = self._files.find(start)
         if file is None:
             file, self._spare = self._spare, None
-            if (
-                file is not None and file.start != start
-            ):  # the log was truncated, or begun elsewhere, since it was created
+            # The log was truncated, or begun elsewhere, since the file was created.
+            if file is not None and file.start != start:
                 file.delete()
                 file = None
             if file is None:
