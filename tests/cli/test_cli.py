@@ -368,7 +368,7 @@ def test_standalone_listens_on_loopback_and_warns_when_public(standalone: Start,
 
 @pytest.mark.spec("UX-12")
 def test_no_module_starts_a_shell_or_reports_usage() -> None:
-    """The only program started is `java -version`; URLs are fetched of an address server and of the operator's webhook."""
+    """Started: `java -version`, and this program for each shard. Fetched: URLs of an address server and the operator's webhook."""
     package = Path(saturnmq.__file__).parent
     starts, fetches = set(), set()
     for path in package.rglob("*.py"):
@@ -379,7 +379,7 @@ def test_no_module_starts_a_shell_or_reports_usage() -> None:
             starts.add(name)
         if re.search(r"urllib\.request|http\.client|import (requests|httpx|aiohttp)", text):
             fetches.add(name)
-    assert starts == {"spark/java_home.py"}
+    assert starts == {"cli/shards.py", "spark/java_home.py"}
     assert fetches == {"client/connection/address_server.py", "admin/monitoring.py"}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from saturnmq.cli.shard_settings import SHARDS_MAX, shard_count
 from saturnmq.cli.table import CliCommand, Parser, flag, option, parser_of, port_number, quantity, whole_number
 from saturnmq.protocol.codes import SIGNATURES
 from saturnmq.spark.pipelines import EXAMPLES, SUMMARIES
@@ -43,6 +44,16 @@ FOLDER: Final = "folder of messages and state (storePathRootDir)"
 PROFILE: Final = option(
     "--profile", choices=("production",), help="production: do not start without access control, TLS and the like"
 )
+SHARDS: Final = (
+    option(
+        "--shards", type=shard_count, metavar="N",
+        help="run N brokers of this configuration, one process each: NAME-0 to NAME-(N-1), ports 10 apart; auto: one per processor",
+    ),
+    option(
+        "--shard", type=whole_number(0, SHARDS_MAX - 1), metavar="I",
+        help="run the shard I of --shards alone, in this process, as a service manager may",
+    ),
+)  # fmt: skip
 DATA: Final = option("--data", type=Path, metavar="DIR", help=FOLDER)
 DATA_REQUIRED: Final = option("--data", type=Path, metavar="DIR", required=True, help=FOLDER)
 GROUP: Final = option("-g", "--group", required=True, metavar="NAME", help="the group: brokerName, dLegerGroup")
@@ -80,7 +91,7 @@ SERVERS: Final = (
         "saturnmq standalone --data ./data",
         "saturnmq.cli.servers:run_standalone",
         (
-            *SERVER, DATA_REQUIRED, HOST, BROKER_PORT,
+            *SERVER, DATA_REQUIRED, HOST, BROKER_PORT, *SHARDS,
             option("--namesrv-port", type=port_number, metavar="PORT", default=9876, help="NameServer port (default 9876)"),
             flag("--console", help="serve the console, too; its files are in the folder console of the data"),
             option(
@@ -109,7 +120,7 @@ SERVERS: Final = (
         "saturnmq broker -c broker.conf -n 127.0.0.1:9876",
         "saturnmq.cli.servers:run_broker",
         (
-            *SERVER, DATA, HOST, BROKER_PORT, PROFILE,
+            *SERVER, DATA, HOST, BROKER_PORT, *SHARDS, PROFILE,
             flag("-m", "--print-important", help="as -p, but only the keys that `mqbroker -m` prints"),
             option("-n", "--name-servers", metavar="HOST:PORT;...", help="NameServers to register with"),
         ),

@@ -73,12 +73,12 @@ def _serve(name: str, words: list[str]) -> int:
     if home and not Path(home).is_dir():
         write(f"Please set the {_HOME} variable in your environment to match the location of the RocketMQ installation")
         return NO_HOME
-    given, rest = _parser(name).parse_known_args(words)
+    options, further_options = _parser(name).parse_known_args(words)
     command = [kind]
-    for option, value in (("-c", given.config), ("-n", given.addresses)):
+    for option, value in (("-c", options.config), ("-n", options.addresses)):
         command += [option, value] if value is not None else []
-    command += ["-p"] if given.all else ["-m"] if getattr(given, "important", False) else []
-    command += rest
+    command += ["-p"] if options.all else ["-m"] if getattr(options, "important", False) else []
+    command += further_options
     if kind == "broker" and (refusal := _refusal(command)):
         write(refusal)
         return BAD_ADDRESS_OR_ID

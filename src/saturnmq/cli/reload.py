@@ -36,7 +36,7 @@ class Reload:
             name: origin
             for loaded in started.parts.values()
             for name, origin in loaded.origins.items()
-            if origin in ("option", "--set") or origin.startswith("environment ")
+            if origin in ("option", "--set") or origin.startswith(("environment ", "shard "))
         }
         self._running: asyncio.Task[None] | None = None
 

@@ -35,8 +35,11 @@ def print_version(as_json: bool) -> int:
     return EXIT_DONE
 
 
-def set_up_logging(*, debug: bool, quiet: bool, errors_only: bool = False) -> None:
-    """Log to stderr, one line per event. errors_only: where a program reads stderr, as that of admin commands with --json."""
+def set_up_logging(*, debug: bool, quiet: bool, errors_only: bool = False, shard: int | None = None) -> None:
+    """Log to stderr, one line per event. errors_only: where a program reads stderr, as that of admin commands with --json.
+
+    shard: of which this process is one; its number is in each line.
+    """
     import logging
 
     from saturnmq.escaping import OneLine
@@ -44,7 +47,8 @@ def set_up_logging(*, debug: bool, quiet: bool, errors_only: bool = False) -> No
     usual = logging.ERROR if errors_only else logging.WARNING if quiet else logging.INFO
     level = logging.DEBUG if debug else usual
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    mark = "" if shard is None else f"shard={shard} "
+    handler.setFormatter(OneLine(f"%(asctime)s %(levelname)s {mark}%(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
 
 
@@ -82,14 +86,14 @@ def run_command(argv: Sequence[str]) -> int:
     command: CliCommand | None = getattr(args, "command", None)
     if unparsed and not (command is not None and command.delegates):
         parser.report_unknown(unparsed, command, COMMON)
-    args.unparsed = unparsed
+    args.unparsed, args.argv = unparsed, list(argv)
     try:
         if args.version:
             return print_version(args.json)
         if command is None:
             parser.print_help(sys.stderr)
             return EXIT_USAGE
-        set_up_logging(debug=args.debug, quiet=args.quiet)
+        set_up_logging(debug=args.debug, quiet=args.quiet, shard=getattr(args, "shard", None))
         implementation()
         with uncollected():
             function = command.load()

@@ -23,7 +23,9 @@ from saturnmq.cli.advertised import warn_of_address
 from saturnmq.cli.output import EXIT_DONE, ready, warn, write
 from saturnmq.cli.reload import Reload
 from saturnmq.cli.runtime import implementation, loop_factory, loop_name, uncollected
-from saturnmq.cli.settings import broker_classes, broker_tls, configure, print_config, standalone_tls
+from saturnmq.cli.settings import Configured, broker_classes, broker_tls, configure, print_config, standalone_tls
+from saturnmq.cli.shard_settings import refuse_unread_shards
+from saturnmq.cli.shards import Shards, follow_supervisor, is_supervised, report_topic
 from saturnmq.descriptors import raise_descriptor_limit
 from saturnmq.namesrv import NameServer
 from saturnmq.namesrv.settings import NameServerSettings, stored_in
@@ -99,18 +101,6 @@ def run_namesrv(args: argparse.Namespace) -> int:
     return serve(main)
 
 
-async def wait_for_stop_or_failure(stop: asyncio.Event, broker: Broker) -> None:
-    """Wait for a stop signal or a failure, which is raised: of a task, or of the disk if storeFailureAction is exit (DUR-06)."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-    if broker.failure is not None:
-        raise broker.failure
-
-
 def log_files_in(directory: str) -> AbstractContextManager[None]:
     """The log files of a server; none if no directory is configured."""
     if not directory:
@@ -138,14 +128,6 @@ def broker_facts(broker: Broker, store: Any) -> dict[str, str]:
     }
 
 
-def boot_line(broker: Broker, name_servers: str) -> str:
-    """The line printed after startup, as Apache's broker prints it (DG-09)."""
-    return (
-        f"The broker[{broker.name}, {broker.advertised_address}] boot success. serializeType={own_serialization(os.environ).name} "
-        f"and name server is {name_servers}"
-    )
-
-
 async def started_before_stop(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
     """Whether a server started before a stop was requested. A start in progress is then cancelled, and cleans up after itself."""
     starting, stopping = asyncio.ensure_future(start), asyncio.ensure_future(stop.wait())
@@ -162,48 +144,121 @@ async def started_before_stop(start: Coroutine[Any, Any, object], stop: asyncio.
     return True
 
 
-def run_broker(args: argparse.Namespace) -> int:
-    """Run a broker."""
-    with uncollected():
-        from saturnmq.broker import Broker
-    gc.freeze()  # collections pass over what is imported
+class OneBroker:
+    """A broker in this process.
 
+    preset: that it was configured with.
+    """
+
+    def __init__(self, args: argparse.Namespace, configured: Configured, preset: dict[str, str], tls: Any) -> None:
+        with uncollected():
+            from saturnmq.broker import Broker
+        gc.freeze()  # collections pass over what is imported
+        if args.shard is None:
+            refuse_unread_shards(Path(configured.part("store").store_path_root_dir))
+        self._class, self._args, self._configured, self._tls = Broker, args, configured, tls
+        self._reload = Reload(broker_classes(), args, preset, configured)
+        self._broker: Broker | None = None
+        self._is_supervised = args.shard is not None and is_supervised()
+
+    async def start(self, name_servers: str = "") -> None:
+        """Start it. name_servers: of a standalone server, the one of its own process."""
+        configured, settings, fixed = self._configured, self._configured.part("broker"), {}
+        if name_servers:
+            settings = dataclasses.replace(settings, namesrv_addr=name_servers)
+            fixed["namesrvAddr"] = "a standalone server is registered with the NameServer of its own process"
+        broker = self._class(
+            settings,
+            configured.part("store"),
+            configured.part("net"),
+            tls=self._tls,
+            raft=configured.part("raft"),
+            ha=configured.part("ha"),
+            config_file=self._args.config,
+            fixed=fixed,
+        )
+        await broker.start()
+        self._broker = broker
+        self._reload.on_signal(broker.configuration)
+        StagedCollector().start()  # until the process ends
+
+    def boot_line(self) -> str:
+        """The line printed after startup, as Apache's broker prints it (DG-09)."""
+        assert self._broker is not None
+        return (
+            f"The broker[{self._broker.name}, {self._broker.advertised_address}] boot success. "
+            f"serializeType={own_serialization(os.environ).name} and name server is {self._broker.settings.namesrv_addr}"
+        )
+
+    def facts(self) -> dict[str, str]:
+        """The text of the ready line about it."""
+        assert self._broker is not None
+        return broker_facts(self._broker, self._configured.part("store"))
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Wait for a stop signal or a failure, of a task or of the disk if storeFailureAction is exit (DUR-06). Raises it."""
+        broker = self._broker
+        assert broker is not None
+        await warn_of_address(broker.address, broker.advertised_address)
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in (stop, broker.failed)]
+        if self._is_supervised:
+            broker.topics.created.subscribe(report_topic)
+            waits.append(asyncio.ensure_future(follow_supervisor(broker.topics.add)))
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in done:
+                wait.result()
+        finally:
+            await cancel(*waits)
+        if broker.failure is not None:
+            raise broker.failure
+
+    async def stop(self) -> None:
+        """Stop it if it has started; a start that was cancelled cleans up after itself."""
+        if self._broker is not None:
+            await self._broker.stop()
+
+
+def brokers_of(
+    args: argparse.Namespace, configured: Configured, preset: dict[str, str], tls: Any
+) -> OneBroker | Shards:
+    """The broker of this process, or a process for each of its shards."""
+    if args.shards is None or args.shard is not None:
+        return OneBroker(args, configured, preset, tls)
+    return Shards(args, Path(configured.part("store").store_path_root_dir))
+
+
+def run_broker(args: argparse.Namespace) -> int:
+    """Run a broker, or a process for each of its shards."""
     configured = configure(broker_classes(), args, {})
-    reload = Reload(broker_classes(), args, {}, configured)
     if args.print_config or args.print_important:
         return print_config(configured, args.json, important=args.print_important)
     if args.profile:
         from saturnmq.cli.production import require_production
 
         require_production(configured, args.config)
-    warn_if_public(configured.part("broker").bind_address, protected=configured.part("broker").acl_enable)
+    settings = configured.part("broker")
+    if args.shard is None:
+        warn_if_public(settings.bind_address, protected=settings.acl_enable)
+    return serve_brokers(args, configured, brokers_of(args, configured, {}, broker_tls(configured)))
+
+
+def serve_brokers(args: argparse.Namespace, configured: Configured, brokers: OneBroker | Shards) -> int:
+    """Serve until a signal: brokers that register with the configured NameServers."""
+    settings = configured.part("broker")
+    report = argparse.Namespace(json=True) if args.shard is not None and is_supervised() else args
 
     async def main(stop: asyncio.Event) -> None:
-        broker: Broker = Broker(
-            configured.part("broker"),
-            configured.part("store"),
-            configured.part("net"),
-            tls=broker_tls(configured),
-            raft=configured.part("raft"),
-            ha=configured.part("ha"),
-            config_file=args.config,
-        )
-        if not await started_before_stop(broker.start(), stop):
-            return
-        reload.on_signal(broker.configuration)
-        StagedCollector().start()  # until the process ends
         try:
-            name_servers = configured.part("broker").namesrv_addr
-            if not args.json:
-                write(boot_line(broker, name_servers))
-            facts = broker_facts(broker, configured.part("store")) | {"namesrv": name_servers or "none"}
-            ready("broker", facts, args)
-            await warn_of_address(broker.address, broker.advertised_address)
-            await wait_for_stop_or_failure(stop, broker)
+            if await started_before_stop(brokers.start(), stop):
+                if not report.json:
+                    write(brokers.boot_line())
+                ready("broker", brokers.facts() | {"namesrv": settings.namesrv_addr or "none"}, report)
+                await brokers.wait(stop)
         finally:
-            await broker.stop()
+            await brokers.stop()
 
-    with log_files_in(configured.part("broker").log_directory):
+    with log_files_in(settings.log_directory):
         return serve(main)
 
 
@@ -213,64 +268,47 @@ STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "tr
 
 
 def run_standalone(args: argparse.Namespace) -> int:
-    """Run a NameServer and a broker in one process."""
-    with uncollected():
-        from saturnmq.broker import Broker
-    gc.freeze()  # collections pass over what is imported
-
+    """Run a NameServer and a broker in one process, or a NameServer and a process for each shard of the broker."""
     started = time.monotonic()
     configured = configure(broker_classes(), args, STANDALONE_PRESET)
-    reload = Reload(broker_classes(), args, STANDALONE_PRESET, configured)
     if args.print_config:
         return print_config(configured, args.json)
     if args.console:
         from saturnmq.cli.console import require_packages
 
         require_packages()  # before anything is started
-    settings, store, net = (configured.part(name) for name in ("broker", "store", "net"))
+    settings, net, tls = configured.part("broker"), configured.part("net"), standalone_tls(configured)
+    brokers = brokers_of(args, configured, STANDALONE_PRESET, tls)
+    if args.shard is not None:
+        return serve_brokers(args, configured, brokers)
     warn_if_public(settings.bind_address)
-    folder = Path(store.store_path_root_dir) / "namesrv"
+    data = Path(configured.part("store").store_path_root_dir)
     namesrv_settings = NameServerSettings(
         listen_port=args.namesrv_port,
-        kv_config_path=str(folder / "kvConfig.json"),
-        config_store_path=str(folder / "namesrv.properties"),
+        kv_config_path=str(data / "namesrv" / "kvConfig.json"),
+        config_store_path=str(data / "namesrv" / "namesrv.properties"),
         admin_addresses=settings.admin_addresses,
     )
 
     async def main(stop: asyncio.Event) -> None:
-        tls = standalone_tls(configured)
         server: NameServer = NameServer(namesrv_settings, net, tls=tls)
         host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
         try:
             reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - a comparison, no socket is bound
             name_servers = f"{reachable}:{port}"
-            broker: Broker = Broker(
-                dataclasses.replace(settings, namesrv_addr=name_servers),
-                store,
-                net,
-                tls=tls,
-                raft=configured.part("raft"),
-                ha=configured.part("ha"),
-                config_file=args.config,
-                fixed={"namesrvAddr": "a standalone server is registered with the NameServer of its own process"},
-            )
-            if not await started_before_stop(broker.start(), stop):
+            if not await started_before_stop(brokers.start(name_servers), stop):
                 return
-            reload.on_signal(broker.configuration)
-            StagedCollector().start()  # until the process ends
-            try:
-                facts = {"namesrv": f"{host}:{port}"} | broker_facts(broker, store)
-                facts["unauthenticated"] = listed(server.unauthenticated | broker.unauthenticated)
-                facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
-                async with console_beside(args, name_servers, Path(store.store_path_root_dir)) as pages:
-                    if not args.json:
-                        write(boot_line(broker, name_servers))
-                    ready("standalone", facts | pages, args)
-                    await warn_of_address(broker.address, broker.advertised_address)
-                    await wait_for_stop_or_failure(stop, broker)
-            finally:
-                await broker.stop()
+            facts = {"namesrv": f"{host}:{port}"} | brokers.facts()
+            open_ports = [text for text in (listed(server.unauthenticated), facts["unauthenticated"]) if text != "none"]
+            facts["unauthenticated"] = ",".join(open_ports) or "none"
+            facts["start_ms"] = str(round((time.monotonic() - started) * 1000))
+            async with console_beside(args, name_servers, data) as pages:
+                if not args.json:
+                    write(brokers.boot_line())
+                ready("standalone", facts | pages, args)
+                await brokers.wait(stop)
         finally:
+            await brokers.stop()
             await server.stop()
 
     with log_files_in(settings.log_directory):

@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -58,16 +58,17 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
         preset_of_member = {"flushDiskType": "SYNC_FLUSH", "storeFailureAction": "exit"}
         sources[0] = ("default of a group's member", preset_of_member | preset)
     problems = _secrets_in_arguments(classes, pairs)
-    parts: dict[str, Loaded[Any]] = {}
-    part_by_key: dict[str, str] = {}
-    for name, cls in classes.items():
-        part_by_key.update(dict.fromkeys(keys_of(cls), name))
-        try:
-            parts[name] = load(cls, *sources)
-        except ConfigError as error:
-            problems += error.problems
+    parts, problems = _loaded(classes, sources, problems)
+    if (shard := getattr(args, "shard", None)) is not None and not problems:
+        from saturnmq.cli.shard_settings import shard_values
+
+        shards = args.shards or 1
+        keys = {name: text for loaded in parts.values() for name, text in to_properties(loaded.settings).items()}
+        sources.append((f"shard {shard} of {shards}", shard_values(keys, shard, shards)))
+        parts, problems = _loaded(classes, sources, problems)
     if problems:
         raise ConfigError(problems)
+    part_by_key = {name: part for part, cls in classes.items() for name in keys_of(cls)}
     unknown_keys = {k: v for _, source in sources for k, v in source.items() if k not in part_by_key}
     hints = Loaded(None, {}, unknown_keys).unknown_hints(part_by_key)
     hints += [_variable_hint(variable, part_by_key) for variable in strangers]
@@ -79,6 +80,19 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
         for text in without_effect(loaded.settings):
             warn(f"warning: {text}")
     return Configured(parts, unknown_keys)
+
+
+def _loaded(
+    classes: dict[str, type[Any]], sources: Sequence[tuple[str, dict[str, str]]], problems: list[str]
+) -> tuple[dict[str, Loaded[Any]], list[str]]:
+    """The settings of all packages, and the problems with those of loading them."""
+    parts: dict[str, Loaded[Any]] = {}
+    for name, cls in classes.items():
+        try:
+            parts[name] = load(cls, *sources)
+        except ConfigError as error:
+            problems = [*problems, *error.problems]
+    return parts, problems
 
 
 def _variable_hint(variable: str, key_names: Iterable[str]) -> str:

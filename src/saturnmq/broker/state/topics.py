@@ -33,7 +33,7 @@ RECREATED_QUEUES_MIN: Final = 4  # what producers request on a first send
 
 
 class Topics(JournaledTable):
-    """Topic table, its version and its file. changed: topics that were set or deleted (NS-34)."""
+    """Topic table, its version and its file. changed: topics that were set or deleted (NS-34). created: by a send."""
 
     kind = Kind.TOPIC
 
@@ -64,6 +64,7 @@ class Topics(JournaledTable):
         self.version = DataVersion(clock_ms(), 0)
         self.system: set[str] = set()
         self.changed: EventEmitter[list[TopicConfig]] = EventEmitter()
+        self.created: EventEmitter[TopicConfig] = EventEmitter()
         self.had_file = False  # topics.json existed at the start
         self._add_system_topics()
 
@@ -246,7 +247,16 @@ class Topics(JournaledTable):
             topic, width, width, pattern.perm & ~int(Perm.INHERIT), pattern.topic_filter_type, flag
         )
         self.set(new_config)
+        self.created.emit(new_config)
         return new_config
+
+    def add(self, config: TopicConfig) -> None:
+        """Create a topic that a send has created at another broker, unless it exists or this one is a group's follower.
+
+        Raises ResponseError if the group cannot take the change.
+        """
+        if config.topic_name not in self.table and self._decides:
+            self.set(config)
 
     def _present(self) -> int:
         """Number of topics that count towards topicsMax: all but those of the broker itself."""
