@@ -32,9 +32,7 @@ from saturnmq.tasks import cancel, supervised
 log = logging.getLogger(__name__)
 
 PARENT: Final = "SATURNMQ_SHARD_PARENT"  # set for shards: process id of the supervisor
-PAUSE_MIN_S: Final = (
-    1.0  # before a shard that ended is started again; doubled each time that it ends before it was ready
-)
+PAUSE_MIN_S: Final = 1.0  # before a shard starts again; doubled each time that it ends before it was ready
 PAUSE_MAX_S: Final = 60.0
 LINE_BYTES_MAX: Final = 1 << 20  # of what a shard reports
 COPIED_STATE: Final = ("topics.json", "subscriptionGroup.json")  # that a new shard begins with

@@ -9,7 +9,6 @@ cdef dict _FIELDS
 cdef class CommitHeader(HeaderReader):
     cdef public str group, topic
     cdef public Py_ssize_t queue_id, offset
-    cdef Py_ssize_t _present
 
     cpdef bint read(self, bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t serialization) except -1
 

@@ -37,11 +37,9 @@ class CommitHeader(HeaderReader):
         super().__init__(fields_max, signed=signed)
         self.group = self.topic = ""
         self.queue_id = self.offset = 0
-        self._present = 0
 
     def read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] is that of a plain commit; the attributes have its values then."""
-        self._present = 0
         return (
             self._read(data, at, end, serialization)
             and self._present == _ALL
@@ -54,10 +52,9 @@ class CommitHeader(HeaderReader):
 
     def _field(self, data: bytes, key_at: int, key_end: int, at: int, end: int) -> bool:
         """Take the field named data[key_at:key_end] with the value data[at:end]; whether a plain commit has such a field."""
-        bit = _FIELDS.get(data[key_at:key_end], 0)
-        if bit == 0 or self._present & bit or self._escaped or self._high:
+        bit = self._plain(_FIELDS, data[key_at:key_end])
+        if bit == 0:
             return False
-        self._present |= bit
         if bit == _GROUP:
             self.group = data[at:end].decode()
             return True

@@ -12,7 +12,6 @@ cdef class EndHeader(HeaderReader):
     cdef public bytes group
     cdef public Py_ssize_t queue_offset, physical
     cdef public bint is_commit
-    cdef Py_ssize_t _present
 
     cpdef bint read(self, bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t serialization) except -1
 

@@ -44,11 +44,9 @@ class EndHeader(HeaderReader):
         self.group = b""
         self.queue_offset = self.physical = 0
         self.is_commit = False
-        self._present = 0
 
     def read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] is that of a plain end; the attributes have its values then."""
-        self._present = 0
         return (
             self._read(data, at, end, serialization)
             and self._present & _REQUIRED == _REQUIRED
@@ -61,10 +59,9 @@ class EndHeader(HeaderReader):
 
     def _field(self, data: bytes, key_at: int, key_end: int, at: int, end: int) -> bool:
         """Take the field named data[key_at:key_end] with the value data[at:end]; whether a plain end has such a field."""
-        bit = _FIELDS.get(data[key_at:key_end], 0)
-        if bit == 0 or self._present & bit or self._escaped or self._high:
+        bit = self._plain(_FIELDS, data[key_at:key_end])
+        if bit == 0:
             return False
-        self._present |= bit
         if bit == _GROUP:
             self.group = data[at:end]
             return True

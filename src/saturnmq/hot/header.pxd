@@ -10,7 +10,7 @@ cdef class HeaderReader:
     cdef public Py_ssize_t fields_max, code, flag, opaque, serialization, body_at, frame_end
     cdef readonly str access_key
     cdef readonly bytes signature
-    cdef Py_ssize_t _at, _fields, _members, _credentials
+    cdef Py_ssize_t _at, _fields, _members, _credentials, _present
     cdef bint _escaped, _high, _signed
     cdef list _values
 
@@ -43,6 +43,9 @@ cdef class HeaderReader:
 
     @cython.locals(value=bytes)
     cdef bint _take(self, bytes data, Py_ssize_t key_at, Py_ssize_t key_end, Py_ssize_t at, Py_ssize_t end) except -1
+
+    @cython.locals(bit=Py_ssize_t)
+    cdef Py_ssize_t _plain(self, dict bits, bytes name) except? -1
 
     @cython.locals(bit=Py_ssize_t)
     cdef bint _credential(self, bytes name, bytes value) except -1

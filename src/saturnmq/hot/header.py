@@ -44,6 +44,7 @@ class HeaderReader:
         self.serialization = self.body_at = self.frame_end = 0
         self._at = 0  # of the next byte
         self._fields = self._members = 0
+        self._present = 0  # bits of the fields that `_plain` has met
         self._escaped = self._high = False  # of the last text
 
     def _expects(self, code: int) -> bool:
@@ -73,7 +74,7 @@ class HeaderReader:
 
     def _read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] can be read; the attributes have its values then."""
-        self._fields = self._members = self.flag = 0
+        self._fields = self._members = self._present = self.flag = 0
         self.access_key, self.signature, self._credentials = "", b"", 0
         if self._signed:
             self._values = []
@@ -267,6 +268,14 @@ class HeaderReader:
             value = data[at:end]
             self._values.append((data[key_at:key_end], unescaped(value) if self._escaped else value))
         return self._field(data, key_at, key_end, at, end)
+
+    def _plain(self, bits: dict[bytes, int], name: bytes) -> int:
+        """The bit of a field; 0 if it has none, is repeated, or has a value with escapes or outside ASCII."""
+        bit = bits.get(name, 0)
+        if self._present & bit or self._escaped or self._high:
+            return 0
+        self._present |= bit
+        return bit
 
     def _credential(self, name: bytes, value: bytes) -> bool:
         """Take a field of a signature of version 1."""

@@ -4,7 +4,6 @@ from saturnmq.hot.header cimport HeaderReader
 cdef class PullHeader(HeaderReader):
     cdef public str group, topic, subscription, kind
     cdef public Py_ssize_t queue_id, offset, count, sys_flag, version, commit_offset
-    cdef Py_ssize_t _present
 
     cpdef bint read(self, bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t serialization) except -1
 

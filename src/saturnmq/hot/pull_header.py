@@ -40,11 +40,10 @@ class PullHeader(HeaderReader):
         self.group = self.topic = self.subscription = self.kind = ""
         self.queue_id = self.offset = self.count = self.sys_flag = self.version = 0
         self.commit_offset = -1
-        self._present = 0
 
     def read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] is that of a plain pull; the attributes have its values then."""
-        self._present = self.version = 0
+        self.version = 0
         self.commit_offset = -1
         self.subscription = self.kind = ""
         return (
@@ -60,10 +59,9 @@ class PullHeader(HeaderReader):
 
     def _field(self, data: bytes, key_at: int, key_end: int, at: int, end: int) -> bool:
         """Take the field named data[key_at:key_end] with the value data[at:end]; whether a plain pull has such a field."""
-        bit = _FIELDS.get(data[key_at:key_end], 0)
-        if bit == 0 or self._present & bit or self._escaped or self._high:
+        bit = self._plain(_FIELDS, data[key_at:key_end])
+        if bit == 0:
             return False
-        self._present |= bit
         if bit == _GROUP:
             self.group = data[at:end].decode()
         elif bit == _TOPIC:
