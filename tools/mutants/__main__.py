@@ -119,7 +119,9 @@ def judged(
     workspace = Workspace(found, folder)
     workspace.check()
     with Progress(console=console) as progress:
-        test_files = found.near_files(drawn, SETTINGS_TESTS) if options.near else found.test_files()
+        package = options.package.split("/")[0]
+        always = (*SETTINGS_TESTS, f"tests/{package}/test_{package}_numbers.py")  # import no module by its name
+        test_files = found.near_files(drawn, always) if options.near else found.test_files()
         files = progress.track(test_files, description="tests")
         copied = dataclasses.replace(found, source=folder / "src")
         covering = collect(copied, options.root / ".mutants", workspace.environment, files)

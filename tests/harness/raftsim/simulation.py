@@ -55,18 +55,18 @@ class Trace:
         event = now_ms, member, what
         self._last.append(event)
         if self.hashes:
-            self._hash.update(_line(event).encode())
+            self._hash.update(line_of(event).encode())
 
     @property
     def tail(self) -> list[str]:
-        return [_line(event) for event in self._last]
+        return [line_of(event) for event in self._last]
 
     def digest(self) -> str:
         assert self.hashes
         return self._hash.hexdigest()
 
 
-def _line(event: tuple[float, str, object]) -> str:
+def line_of(event: tuple[float, str, object]) -> str:
     now_ms, member, what = event
     return f"{now_ms:.3f} {member} {what if isinstance(what, str) else repr(what)}"
 
