@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from saturnmq.protocol.errors import SaturnError
 
 REWRITE: Final = os.environ.get("SATURNMQ_REWRITE_SCRIPTS") is not None
 TEXTS: Final = os.environ.get("SATURNMQ_RUN_TEXTS")
@@ -36,3 +38,11 @@ def check_run(file: Path, name: str, steps: Sequence[str]) -> None:
             f"with SATURNMQ_REWRITE_SCRIPTS=1, and see {Path(__file__).name} for how to read the difference:\n"
             f"{steps[number][:4000] if number < len(steps) else 'it ended before'}"
         )
+
+
+def attempt(call: Callable[..., object], *arguments: Any) -> str:
+    """The result of a call as text, or its error with the advice."""
+    try:
+        return str(call(*arguments))
+    except SaturnError as error:
+        return f"{type(error).__name__} {error.message} -> {getattr(error, 'hint', '')}"

@@ -22,9 +22,9 @@ import pytest
 from harness.crash import run as crash
 from harness.crash.campaign import life_of
 from harness.crash.check import CrashStore, QuickDisk, snapshot
-from harness.crash.states import Operation, Write
-from recordedruns import check_run
-from saturnmq.protocol.errors import SaturnError
+from harness.crash.states import text_of
+from harness.harm import damaged
+from recordedruns import attempt, check_run
 from saturnmq.store import MessageStore, StoreSettings
 from saturnmq.store.files.mapped_file import numbered_files
 from saturnmq.store.tools.dump import Dumped, by_offset, by_place, by_queue, fields
@@ -44,10 +44,6 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
-
-
-def text_of(operation: Operation) -> str:
-    return f"{operation} {operation.data.hex()}" if isinstance(operation, Write) else str(operation)
 
 
 @pytest.mark.parametrize(("seed", "number"), LIVES)
@@ -104,36 +100,6 @@ def test_store_answers_as_recorded(tmp_path: Path, seed: int, number: int, caplo
 
 
 # ---- damage
-
-
-def damaged(folder: Path, chance: random.Random) -> str:
-    """Damage a store at a random place; returns what was done."""
-    path = chance.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "reserve"))
-    raw = bytearray(path.read_bytes())
-    name, kind = path.relative_to(folder), chance.choice(("flip", "flip", "flip", "zeros", "cut", "missing", "longer"))
-    used = len(raw.rstrip(b"\0")) or 1
-    at = chance.randrange(min(used, max(len(raw), 1)))
-    if kind == "flip" and raw:
-        raw[at] ^= 1 << chance.randrange(8)
-    elif kind == "zeros":
-        size = chance.choice((4, 20, 512, 4096))
-        raw[at : at + size] = bytes(len(raw[at : at + size]))
-    elif kind == "cut":
-        del raw[at:]
-    elif kind == "longer":
-        raw += bytes(20)
-    path.write_bytes(raw)
-    if kind == "missing":
-        path.unlink()
-    return f"{kind} {name} at {at}"
-
-
-def attempt(call: Callable[..., object], *arguments: Any) -> str:
-    """The result of a call as text, or its error with the advice."""
-    try:
-        return str(call(*arguments))
-    except SaturnError as error:
-        return f"{type(error).__name__} {error.message} -> {getattr(error, 'hint', '')}"
 
 
 def fields_of(find: Callable[..., Dumped], *arguments: Any) -> list[tuple[str, object]]:

@@ -90,6 +90,11 @@ Change: TypeAlias = Names | Size | Write
 Operation: TypeAlias = Change | Sync | SyncFolder
 
 
+def text_of(operation: Operation) -> str:
+    """The operation with all of its bytes."""
+    return f"{operation} {operation.data.hex()}" if isinstance(operation, Write) else str(operation)
+
+
 def apply_names(names: dict[str, int], changes: Sequence[tuple[str, int | None]]) -> None:
     """Change entries; removing a folder removes its contents."""
     for path, inode in changes:
