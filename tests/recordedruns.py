@@ -46,3 +46,10 @@ def attempt(call: Callable[..., object], *arguments: Any) -> str:
         return str(call(*arguments))
     except SaturnError as error:
         return f"{type(error).__name__} {error.message} -> {getattr(error, 'hint', '')}"
+
+
+def public(subject: object) -> str:
+    """What others may read of an object: the values of its properties."""
+    kind = type(subject)
+    names = [name for name in dir(kind) if not name.startswith("_") and isinstance(getattr(kind, name), property)]
+    return " ".join(f"{name}={getattr(subject, name)!r}" for name in names)

@@ -17,7 +17,7 @@ from test_raft_sim_timers import AUTO
 
 from harness.raftsim.group import Cluster
 from harness.raftsim.simulation import Trace, line_of
-from recordedruns import check_run
+from recordedruns import check_run, public
 from saturnmq.raft.core.settings import CoreSettings
 
 RECORDED: Final = Path(__file__).with_name("recorded_runs.txt")
@@ -89,7 +89,11 @@ def test_group_takes_each_decision_as_recorded(kind: str) -> None:
     cluster.start()
     cluster.load(100)
     cluster.faults(1000)
-    cluster.events.run_until(FAULTY_MS)
-    cluster.calm()
-    cluster.events.run_until(FAULTY_MS + CALM_MS)
+    for until_ms in range(1000, FAULTY_MS + CALM_MS + 1, 1000):
+        if until_ms == FAULTY_MS:
+            cluster.calm()
+        cluster.events.run_until(until_ms)
+        for name, member in cluster.members.items():
+            if member.node is not None:
+                lines.add(until_ms - 1, name, public(member.node))
     check_run(RECORDED, kind, ["\n".join(texts) for texts in lines.by_second.values()])

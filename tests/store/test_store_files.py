@@ -16,6 +16,7 @@ from saturnmq.protocol.errors import CorruptRecord, DiskFull, OutOfDescriptors, 
 from saturnmq.store import StateFile
 from saturnmq.store.files import capacity
 from saturnmq.store.files.disk import Disk, open_error
+from saturnmq.store.files.file_cache import FileCache
 from saturnmq.store.files.lock_file import LockFile
 from saturnmq.store.files.mapped_file import MappedFile, MappedFiles, is_zero, numbered_files
 from saturnmq.store.files.properties_file import set_values
@@ -308,6 +309,47 @@ def test_range_is_read_if_every_part_is_in_the_page_cache(tmp_path: Path, monkey
     results[:] = [OSError(errno.EIO, "I/O error")]
     disk.warm(fd, 0, 10)
     disk.close(fd)
+
+
+def test_stopped_threads_take_no_more_work() -> None:
+    disk = Disk()
+    pools = disk.threads, disk.read_threads
+    disk.stop_threads()
+    for pool in pools:
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(int)
+    assert disk.threads is not pools[0] and disk.threads.submit(int).result() == 0
+    disk.stop_threads()
+    disk.stop_threads()
+
+
+def test_least_recently_read_file_is_closed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {name: tmp_path / name for name in "abc"}
+    for name, path in paths.items():
+        path.write_bytes(name.encode() * 3)
+    disk = FailingDisk()
+    cache = FileCache(disk, 2)
+    open_files: list[tuple[str, int, int]] = []
+    for name in "abacba":
+        assert (cache.read if name == "a" else cache.read_cached)(paths[name], 1, 9) == name.encode() * 2
+        open_files.append((name, len(cache), len(disk.closed)))
+    assert open_files == [("a", 1, 0), ("b", 2, 0), ("a", 2, 0), ("c", 2, 1), ("b", 2, 2), ("a", 2, 3)]
+    assert cache.read(tmp_path / "none", 0, 1) == cache.read_cached(tmp_path / "none", 0, 1) == b"" and len(cache) == 2
+    cache.forget(paths["c"])
+    assert len(disk.closed) == 3, "it is not open"
+    cache.forget(paths["a"])
+    assert len(disk.closed) == 4 and len(cache) == 1
+    cache.close()
+    assert len(disk.closed) == 5 and len(cache) == 0
+    for descriptors, limit, expected in ((800, 256, 100), (80_000, 256, 256), (7, 256, 1)):
+        monkeypatch.setattr("saturnmq.store.files.file_cache.descriptor_limit", lambda count=descriptors: count)
+        cache = FileCache(Disk(), limit)
+        for number in range(expected + 1):
+            path = tmp_path / f"file{number}"
+            path.touch()
+            cache.read(path, 0, 1)
+        assert len(cache) == expected
+        cache.close()
 
 
 # ---- state files

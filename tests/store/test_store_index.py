@@ -186,6 +186,43 @@ def test_seconds_are_clamped(tmp_path: Path) -> None:
     zero.close()
 
 
+@pytest.mark.spec("DUR-04")
+def test_sparse_file_is_written_by_calls_only(tmp_path: Path) -> None:
+    """A write through the mapping of a hole ends the process when the disk is full."""
+    written: dict[int, bytes] = {}
+
+    class Noting(Disk):
+        def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+            written[at] = bytes(data)
+            super().write(fd, at, data)
+
+    made = index(tmp_path, Noting(), allocate=False)
+    made.put_many([("T", b"KEYS\x01k l", offset, NOW + 1500 * offset) for offset in range(1, 6)])
+    (path,) = made.paths
+    rebuilt = bytearray(path.stat().st_size)
+    for at, data in written.items():
+        rebuilt[at : at + len(data)] = data
+    assert bytes(rebuilt) == path.read_bytes() and header(path)[5] == 11
+    made.close()
+
+
+@pytest.mark.spec("IX-04")
+def test_time_of_an_entry_is_whole_seconds_behind_the_first(tmp_path: Path) -> None:
+    made = index(tmp_path, entries=4)
+    for offset, ms in enumerate((0, 1999, 2500, 9000, 10_999)):
+        made.put("T", ["k"], offset, NOW + ms)
+    times = []
+    for path in made.paths:
+        file = IndexFile.load(path, IndexShape(SLOTS, 4), Disk())
+        times.append([file.time_of(entry) - NOW for entry in range(1, file.count)])
+        file.close()
+    assert times == [[0, 1000, 2000], [9000, 10_000]]
+    made.clear()
+    assert made.synced == Synced(0, 0, 0, 0) and made.paths == [] and made.total_bytes == 0
+    assert made.last_update == (0, 0) and not list(tmp_path.iterdir())
+    made.close()
+
+
 @pytest.mark.spec("IX-04", "IX-05")
 @pytest.mark.parametrize("slot", [-1, -(2**31), 3, 2**31 - 1])
 def test_invalid_slot_counts_as_empty(tmp_path: Path, slot: int) -> None:

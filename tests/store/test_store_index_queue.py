@@ -120,6 +120,37 @@ def test_a_slice_of_index_work_is_bounded_by_its_keys(tmp_path: Path, monkeypatc
     asyncio.run(store.stop())
 
 
+@pytest.mark.spec("IX-09")
+def test_slices_take_16_kib_of_keys_or_164_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index lags only if what waits weighs more than the limit; what was added weighs nothing."""
+    store = opened(tmp_path, **BIG)
+    queue, slices = store.index_queue, list[int]()
+    assert queue is not None and store.index is not None
+    monkeypatch.setattr(store.index, "put_many", lambda records: slices.append(len(records)))
+    monkeypatch.setattr(index_queue, "_running_loop", lambda: None)
+    for raw, expected in ((b"", [164, 164, 164, 108]), (b"KEYS\x01" + b"k" * 8190, [2, 2, 1])):
+        slices.clear()
+        records = [("T", raw, offset, NOW_MS) for offset in range(sum(expected))]
+        weight = index_queue.weigh(records, len(records), 1 << 40, WORDS_MAX)[1]
+        for limit, lags in ((weight - 1, True), (weight, False)):
+            slices.clear()
+            monkeypatch.setattr(index_queue, "BACKLOG_BYTES_MAX", limit)
+            with monkeypatch.context() as patch:
+                patch.setattr(queue, "_next_step", object())  # a step is due: nothing is added now
+                assert queue.add(records)
+            assert queue.lagging is lags, "above the limit"
+            if lags:
+                queue.clear()
+        assert not queue.complete and queue.covered(99) == 0
+        assert queue.put_all() and slices == expected and queue.complete and queue.covered(99) == 99
+        with monkeypatch.context() as patch:
+            patch.setattr(queue, "_next_step", object())
+            assert queue.add(records) and not queue.lagging, "the first ones weigh nothing now"
+        queue.clear()
+    monkeypatch.undo()
+    asyncio.run(store.stop())
+
+
 # ---- an index that lags
 
 FLOOD = b"KEYS\x01" + b" ".join(b"%02d" % n for n in range(64))

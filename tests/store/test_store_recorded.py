@@ -46,12 +46,47 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+def shown(store: MessageStore) -> str:
+    """What a store says of itself."""
+    lines = [f"{store.writable} {store.dispatched} {store.last_store_ms} {store.has_unconfirmed} {store.behind_bytes}"]
+    log, queues, index, waiting = store.log, store.queues, store.index, store.index_queue
+    lines.append(f"{log.first_position} {log.readable_end} {log.confirmed_end} {log.free_buffers} {log.first_store_ms}")
+    lines.append(f"{[(file.start, file.end) for file in log.files]} {queues.max_physical} {queues.min_physical}")
+    lines += [
+        f"{key} {queue.first_offset} {queue.min_offset} {queue.max_offset} {queue.next_offset} {queue.dirty_bytes}"
+        for key, queue in sorted(queues.by_key.items())
+    ]
+    if index is not None and waiting is not None:
+        lines.append(
+            f"{[path.name for path in index.paths]} {index.last_update} {index.dispatch_from} {index.sealed_ms}"
+        )
+        lines.append(
+            f"{index.synced} {index.total_bytes} {waiting.complete} {waiting.lagging} {waiting.covered(log.end)}"
+        )
+    lines.append(f"{store.checkpoint.note} {store.checkpoint.safe_ms} {store.checkpoint.index_ms}")
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(("seed", "number"), LIVES)
-def test_store_writes_and_syncs_as_recorded(tmp_path: Path, seed: int, number: int) -> None:
+def test_store_writes_and_syncs_as_recorded(
+    tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views: list[tuple[int, str]] = []
+    mark = crash._Run.mark
+
+    def noted(run: crash._Run, **changes: object) -> None:
+        mark(run, **changes)
+        if run.name == f"{seed}.{number}":
+            views.append((len(run.disk.operations), shown(run.store)))
+
+    monkeypatch.setattr(crash._Run, "mark", noted)
     life = life_of(seed, number, tmp_path)
-    marks = [at for at, _ in life.promises] + [len(life.operations)]
-    steps = ["\n".join(map(text_of, life.operations[begin:end])) for begin, end in itertools.pairwise(marks)]
-    check_run(RECORDED, f"operations {seed}.{number}", [step for step in steps if step])
+    ends = [(0, ""), *views, (len(life.operations), "")]
+    steps = [
+        "\n".join([*map(text_of, life.operations[begin:end]), view])
+        for (begin, _), (end, view) in itertools.pairwise(ends)
+    ]
+    check_run(RECORDED, f"operations {seed}.{number}", steps)
 
 
 def answers(store: MessageStore, *, brief: bool = False) -> Iterator[str]:

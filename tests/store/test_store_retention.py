@@ -280,4 +280,18 @@ def test_clock_watch_trusts_a_clock_again() -> None:
     assert back.now_for_expiry(NOW, 2, NOW) == 0
     off = ClockWatch(72 * HOUR_MS)
     assert off.now_for_expiry(NOW, 0, NOW - 73 * HOUR_MS) == 0
+    assert off.now_for_expiry(NOW - 2 * HOUR_MS, 1, NOW) == 0, "still 71 hours ahead"
+    assert off.now_for_expiry(NOW - 72 * HOUR_MS, 2, NOW) == NOW - 72 * HOUR_MS, "one hour ahead is tolerated"
+    for reserved, newest, trusted in (
+        (72, NOW - 72 * HOUR_MS, True),
+        (72, NOW - 72 * HOUR_MS - 1, False),
+        (0, NOW - HOUR_MS, True),
+        (0, NOW - HOUR_MS - 1, False),
+        (72, 0, False),
+    ):
+        watch_at_start = ClockWatch(reserved * HOUR_MS)
+        assert (watch_at_start.now_for_expiry(NOW, 0, newest) == NOW) is trusted, (reserved, newest)
+    for step, trusted in ((HOUR_MS, True), (HOUR_MS + 1, False)):
+        stepped = watch()
+        assert (stepped.now_for_expiry(NOW + step, 0, NOW) > 0) is trusted, "of a jump of an hour"
     assert ClockWatch(72 * HOUR_MS).now_for_expiry(NOW, 0, -1) == NOW

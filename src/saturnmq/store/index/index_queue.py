@@ -225,7 +225,7 @@ class IndexQueue:
 
     def _put_slice(self) -> None:
         waiting = self._waiting
-        count, weight = weigh(waiting, min(len(waiting), WAITING_MAX), SLICE_BYTES, WORDS_MAX)
+        count, weight = weigh(waiting, len(waiting), SLICE_BYTES, WORDS_MAX)
         self._index.put_many(waiting[:count])
         del waiting[:count]
         self._weight -= weight

@@ -407,7 +407,7 @@ class CommitLog:
         """See `Log.expendable`; the last file is kept."""
         # Recovery starts in the file that holds `safe`.
         current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
-        return max(min(current, len(self.files) - 1), 0)
+        return max(current, 0)
 
     async def truncate_front(self, reason: str) -> None:
         """See `Log.truncate_front`."""
