@@ -516,7 +516,7 @@ class Script:
                 at = int(values.pop("pos", at))
                 entries.append(stored_entry(int(index_text), int(term_text), at))
             commit = int(values.get("commit", "-1"))
-            request = PushRequest(kind=PushKind(kind), entries=tuple(entries), commit_index=commit, **about)
+            request = PushRequest(kind=PushKind[kind], entries=tuple(entries), commit_index=commit, **about)
             self._outside(name, request)
 
     def _outside(self, name: str, request: Request) -> None:
@@ -585,7 +585,7 @@ def stored_entry(index: int, term: int, pos: int) -> Entry:
 
 def kind_of(request: Request) -> str:
     if isinstance(request, PushRequest):
-        return request.kind.value if request.kind is not None else "PUSH"
+        return request.kind.name if request.kind is not None else "PUSH"
     return {VoteRequest: "VOTE", HeartBeatRequest: "HEARTBEAT", TransferRequest: "TRANSFER"}.get(type(request), "OTHER")
 
 
@@ -608,7 +608,7 @@ def text_of(message: Request | Response) -> str:
         return f"VOTE term={message.term} last={message.ledger_end_index}/{message.ledger_end_term}"
     if isinstance(message, VoteResponse):
         assert message.vote_result is not None
-        return f"VOTE-REPLY {message.vote_result.value} term={message.term}"
+        return f"VOTE-REPLY {message.vote_result.name} term={message.term}"
     if isinstance(message, HeartBeatRequest):
         return f"HEARTBEAT term={message.term}"
     if isinstance(message, HeartBeatResponse):

@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 from saturnmq.acl.addresses import AddressList, parse_list
@@ -38,9 +38,9 @@ _ORIGINS_MAX: Final = 1000
 class Origin(Enum):
     """Permissions of a connection's address. PEER includes what ADMIN permits."""
 
-    PEER = "peer"
-    ADMIN = "admin"
-    STRANGER = "stranger"
+    PEER = auto()
+    ADMIN = auto()
+    STRANGER = auto()
 
 
 def look_up(name: str) -> Iterable[str]:

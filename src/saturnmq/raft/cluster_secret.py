@@ -17,7 +17,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import OrderedDict
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 from saturnmq.protocol.frames.command import Command
@@ -35,10 +35,10 @@ _UNKNOWN_RECEIVER: Final = "0"  # the receiver's name is not known yet
 class Verdict(Enum):
     """Result of checking a request. STALE: the sender is authentic, but the request is for another process or a repetition."""
 
-    UNSIGNED = "unsigned"
-    AUTHENTIC = "authentic"
-    STALE = "stale"
-    FORGED = "forged"
+    UNSIGNED = auto()
+    AUTHENTIC = auto()
+    STALE = auto()
+    FORGED = auto()
 
 
 class _Numbers:

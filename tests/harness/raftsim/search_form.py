@@ -257,7 +257,7 @@ class Machine:
         first, kind = -1, type(request).__name__
         if isinstance(request, PushRequest):
             assert request.kind is not None
-            kind = request.kind.value
+            kind = request.kind.name
             if request.entries:
                 first = request.entries[0].index
         else:

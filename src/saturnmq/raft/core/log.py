@@ -86,9 +86,6 @@ class EntryLog:
 
     def cut(self, index: LedgerIndex, end_pos: int) -> None:
         """Remove the entries from index on; the entry before it becomes the last, and the log ends at byte end_pos."""
-        if index <= self.begin:
-            self.restart(index, end_pos)
-            return
         last = self.entry(LedgerIndex(index - 1))
         invariant(last is not None, f"cut at {index} of a log {self.begin}..{self.end}")
         assert last is not None

@@ -6,7 +6,7 @@ Names follow DLedger's. Wire facts: docs/spec/04-dledger.md section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
 
 from saturnmq.raft.core.configuration import Configuration
 from saturnmq.raft.core.entry import Entry
@@ -56,27 +56,27 @@ class Code(IntEnum):
 class VoteResult(Enum):
     """Answer to a vote request; encoded by name."""
 
-    UNKNOWN = "UNKNOWN"
-    ACCEPT = "ACCEPT"
-    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
-    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
-    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
-    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
-    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY_HAS_LEADER"
-    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
-    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
-    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
-    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
-    REJECT_TAKING_LEADERSHIP = "REJECT_TAKING_LEADERSHIP"
+    UNKNOWN = auto()
+    ACCEPT = auto()
+    REJECT_UNKNOWN_LEADER = auto()
+    REJECT_UNEXPECTED_LEADER = auto()
+    REJECT_EXPIRED_VOTE_TERM = auto()
+    REJECT_ALREADY_VOTED = auto()
+    REJECT_ALREADY_HAS_LEADER = auto()
+    REJECT_TERM_NOT_READY = auto()
+    REJECT_TERM_SMALL_THAN_LEDGER = auto()
+    REJECT_EXPIRED_LEDGER_TERM = auto()
+    REJECT_SMALL_LEDGER_END_INDEX = auto()
+    REJECT_TAKING_LEADERSHIP = auto()
 
 
 class PushKind(Enum):
     """Kind of a push; encoded by name."""
 
-    APPEND = "APPEND"
-    COMMIT = "COMMIT"
-    COMPARE = "COMPARE"
-    TRUNCATE = "TRUNCATE"
+    APPEND = auto()
+    COMMIT = auto()
+    COMPARE = auto()
+    TRUNCATE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ Requirements: DL-P01..DL-P16, DL-X13, DL-X14.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 from saturnmq.raft.core.ids import NO_INDEX, LedgerIndex
@@ -18,18 +18,18 @@ from saturnmq.raft.core.messages import PushResponse
 class PeerState(Enum):
     """COMPARE finds the last common entry, TRUNCATE makes it the peer's last, APPEND sends the entries after it (DL-P01)."""
 
-    COMPARE = "COMPARE"
-    TRUNCATE = "TRUNCATE"
-    APPEND = "APPEND"
+    COMPARE = auto()
+    TRUNCATE = auto()
+    APPEND = auto()
 
 
 class ProgressEvent(Enum):
     """Trigger of a transition of the peer's state."""
 
-    MATCHED = "MATCHED"  # the compared entry is the peer's last
-    DIVERGED = "DIVERGED"  # the last common entry, or the leader's first, is known
-    CUT = "CUT"  # the peer's log ends with the entry sent
-    LOST = "LOST"  # a response 406 (INCONSISTENT_STATE), a deleted entry, an error
+    MATCHED = auto()  # the compared entry is the peer's last
+    DIVERGED = auto()  # the last common entry, or the leader's first, is known
+    CUT = auto()  # the peer's log ends with the entry sent
+    LOST = auto()  # a response 406 (INCONSISTENT_STATE), a deleted entry, an error
 
 
 PEER_TRANSITIONS: Final = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 from saturnmq.raft.core.ids import NO_TERM, LedgerIndex, Term
@@ -94,10 +94,10 @@ def judge(voter: Voter, request: VoteRequest) -> VoteResult:
 class Parsed(Enum):
     """The result of a round of votes."""
 
-    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"  # request votes again in the same term, later
-    REVOTE_IMMEDIATELY = "REVOTE_IMMEDIATELY"  # request votes again in the same term, at the next tick
-    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"  # request votes again in a higher term, later
-    PASSED = "PASSED"
+    WAIT_TO_REVOTE = auto()  # request votes again in the same term, later
+    REVOTE_IMMEDIATELY = auto()  # request votes again in the same term, at the next tick
+    WAIT_TO_VOTE_NEXT = auto()  # request votes again in a higher term, later
+    PASSED = auto()
 
 
 @dataclass(slots=True)

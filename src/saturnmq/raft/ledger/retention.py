@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 FILES_PER_ROUND_MAX: Final = 10
@@ -41,10 +41,10 @@ class RetentionSettings:
 class DiskState(Enum):
     """State of the disk, by usage."""
 
-    FINE = "fine"
-    CHECK = "check"
-    CLEAN = "clean"
-    FULL = "full"
+    FINE = auto()
+    CHECK = auto()
+    CLEAN = auto()
+    FULL = auto()
 
 
 def disk_state(settings: RetentionSettings, used_ratio: float) -> DiskState:
