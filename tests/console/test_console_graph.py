@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from browsing import name_server
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
 from saturnmq.console.forms import WrongField
-from saturnmq.console.graph import EDGES_MAX, draw, edges_of
+from saturnmq.console.graph import EDGES_MAX, Edge, draw, edges_of
 from saturnmq.console.state import View
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.testing import EmbeddedBroker
@@ -49,9 +50,30 @@ async def test_graph_of_a_large_cluster_is_bounded_searched_and_escaped(console:
 
 
 def test_graph_has_lines_from_topics_over_groups_to_clients() -> None:
-    edges = edges_of(large(), "topic-7")[:1]
-    drawn = draw(edges, {edges[0].group: ["10.0.0.1@1"] * 2 + ["b"]}, "label")
-    assert drawn.count("<path") == 4 and drawn.count("<rect") == 4 and 'href="/topics/C/topic-' in drawn
+    """Columns of boxes begin at x = 10, 370 and 730, rows of 30 at y = 16; curves lead from the middle of a box to that of the next."""
+    edges = [Edge("C", "t/1", "g", 1500), Edge("C", "b", "g", 0), Edge("D", "x" * 35, "y" * 34, 0)]
+    drawn = str(draw(edges, {"g": ["c0", "c0", "c1", "c2", "c3", "c4"], "none": ["n"]}, "label"))
+    assert re.findall(r'<path class="(.*?)" d="(.*?)"(?:/|><title>(.*?)<)', drawn) == [
+        ("edge late", "M260 31C315 31 315 31 370 31", "1.5k"), ("edge", "M260 61C315 61 315 31 370 31", "0"),
+        ("edge", "M260 91C315 91 315 61 370 61", "0"), ("edge", "M620 31C675 31 675 31 730 31", ""),
+        ("edge", "M620 31C675 31 675 31 730 31", ""), ("edge", "M620 31C675 31 675 61 730 61", ""),
+        ("edge", "M620 31C675 31 675 91 730 91", ""), ("edge", "M620 31C675 31 675 121 730 121", ""),
+    ]  # fmt: skip
+    assert re.findall(r'<rect x="(\d+)" y="(\d+)" width="250" height="24" rx="5"/><text x="(\d+)" y="(\d+)">(.*?)<', drawn) == [
+        ("370", "19", "378", "35", "g"), ("370", "49", "378", "65", "y" * 34), ("10", "19", "18", "35", "t/1"),
+        ("10", "49", "18", "65", "b"), ("10", "79", "18", "95", "x" * 33 + "…"), ("730", "19", "738", "35", "c0"),
+        ("730", "49", "738", "65", "c1"), ("730", "79", "738", "95", "c2"), ("730", "109", "738", "125", "c3"),
+    ]  # fmt: skip
+    paths = re.findall(r'<a href="(.*?)"><rect', drawn)
+    assert paths == ["/groups/C/g", f"/groups/D/{'y' * 34}", "/topics/C/t%2F1", "/topics/C/b", f"/topics/D/{'x' * 35}"]
+    assert 'viewBox="0 0 1000 152" role="img" aria-label="label"' in drawn
+
+
+def test_edges_have_the_largest_lag_first_and_names_that_hold_the_text() -> None:
+    edges = edges_of(large(), "TOPIC-7")
+    assert edges[0] == Edge("C", "topic-7", "group-1007", 0) and len(edges) == 233
+    assert edges_of(large(), "group-1007") == edges[:1]
+    assert edges_of(large(), "")[:2] == [Edge("C", "topic-0", HOSTILE, 9), Edge("C", "topic-0", "group-1000", 0)]
 
 
 @pytest.mark.spec("UX-16", "SEC-22")

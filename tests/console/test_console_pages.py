@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from saturnmq import Client
 from saturnmq import console as console_package
 from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress, TopicState
+from saturnmq.console import pages
 from saturnmq.console.state import View, with_rates
-from saturnmq.history import Sample, Series
+from saturnmq.history import History, Sample, Series
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.testing import EmbeddedBroker
 
@@ -185,3 +187,33 @@ def test_rates_are_per_second_and_never_negative() -> None:
     after.groups["C", "group-00000"].topics[HOSTILE].total = 0
     view = with_rates(after, 110.0, before)
     assert view.in_rates == {("C", HOSTILE): 2.0} and view.out_rates == {("C", "group-00000"): 0.0}
+
+
+async def test_chart_of_long_history_ends_with_its_last_point(tmp_path: Path) -> None:
+    """Every n-th point counted from the end, so that the chart shows the value of now; a counter that began again is no rate."""
+    series = Series("topic", "C", topic="t")
+    with History(tmp_path / "history.db") as history:
+        for minute in range(600):
+            history.record(60 * minute, [Sample(series, 120 * (minute % 599), minute)])
+        page: Any = SimpleNamespace(services=SimpleNamespace(history=history), span=(0, 60 * 600))
+        levels, rates = pages.levels_of(page, series, 2.0), pages.rates_of(page, series)
+        assert levels == [(60 * minute, 2.0 * minute) for minute in range(2, 600, 3)]
+        assert rates == [(60 * minute, 2.0) for minute in range(5, 597, 3)] + [(35_940, 0.0)]
+        page.span = (60 * 300 + 1, 60 * 600)
+        assert [at for at, _ in pages.levels_of(page, series)] == list(range(60 * 301, 60 * 600, 60))
+    page.services.history = None
+    assert pages.levels_of(page, series) == pages.rates_of(page, series) == []
+
+
+def test_audit_page_reads_whole_lines_from_the_end_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.log"
+    assert pages._last_lines(path) == []
+    path.write_bytes(b"first\nsecond\nthird\xff\n")
+    assert pages._last_lines(path) == ["first", "second", "third\ufffd"]
+    monkeypatch.setattr(pages, "AUDIT_BYTES_MAX", 13)
+    assert pages._last_lines(path) == ["third\ufffd"], "without the rest of the second, whose beginning is not read"
+    monkeypatch.setattr(pages, "AUDIT_LINES_MAX", 1)
+    monkeypatch.setattr(pages, "AUDIT_BYTES_MAX", 1000)
+    assert pages._last_lines(path) == ["third\ufffd"]
+    assert pages._pairs("a=1 b='2 3' c d=") == [("a", "1"), ("b", "2 3"), ("d", "")]
+    assert pages._pairs("a=1 b='2 3") == [("a", "1"), ("b", "'2")], "what no shell reads is cut at blanks"

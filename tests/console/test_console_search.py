@@ -8,6 +8,7 @@ import io
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -222,6 +223,47 @@ async def test_analysis_counts_sizes_tags_keys_and_rates(console: Open) -> None:
             assert tables["Properties"]["shop"] == 40 and tables["Sizes"] == {"< 100 B": 42}
             assert sum(rate * 60 for _, rate in shares.rates) == pytest.approx(42)
             assert ">47.6 %<" in await shown(one, job)
+
+
+def test_sample_counts_each_message_once_in_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def message(size: int, minute: int, *keys: str, **fields: Any) -> Any:
+        record = SimpleNamespace(
+            body=b"x" * size, born_host=SimpleNamespace(ip="10.0.0.1"), store_timestamp_ms=minute * 60_000 + 59_999
+        )
+        return SimpleNamespace(record=record, keys=keys, **{"tag": None, "properties": {}} | fields)
+
+    monkeypatch.setattr(analysis, "readable", lambda message: None if len(message.record.body) == 5 else b"y" * 100)
+    monkeypatch.setattr(analysis, "SAMPLE_MAX", 4)
+    sample = analysis.MessageSample()
+    assert sample.shares() == analysis.SampleShares(
+        0, 0, 0, 0, 0, [(title, []) for title, _ in sample.shares().tables], []
+    )
+    messages = [message(100, 3, "k", tag="t" * 101), message(5, 3), message(7, 2, "k", "l", properties={"p": "1"})]
+    assert [sample.take(each) for each in (*messages, message(9, 3, properties={"p": "2", "q": ""}))] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    tables = [
+        ("Tags", [("", 3, 75.0), ("t" * 100, 1, 25.0)]), ("Keys", [("k", 2, 50.0), ("", 2, 50.0), ("l", 1, 25.0)]),
+        ("Sizes", [("< 1000 B", 3, 75.0), ("< 100 B", 1, 25.0)]), ("Properties", [("p", 2, 50.0), ("q", 1, 25.0)]),
+        ("Sent from", [("10.0.0.1", 4, 100.0)]),
+    ]  # fmt: skip
+    assert sample.shares() == analysis.SampleShares(4, 305, 5, 100, 2, tables, [(120, 1 / 60), (180, 3 / 60)])
+
+
+def test_sample_bounds_names_minutes_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(analysis, "NAMES_MAX", 2)
+    for name in ("a", "b", "c", "d", "a"):
+        analysis._add(counted, name)
+    assert counted == {"a": 2, "b": 1, "...": 2}
+    sample = analysis.MessageSample()
+    sample._minutes.update(range(1500))
+    sample._tags.update(str(number) for number in range(16))
+    assert [at for at, _ in sample.shares().rates] == list(range(60 * 60, 1500 * 60, 60))
+    assert len(sample.shares().tables[0][1]) == 15
 
 
 def test_sizes_of_an_analysis_are_powers_of_ten() -> None:
