@@ -137,6 +137,7 @@ def test_dead_letters_count_from_the_first_one_of_a_watched_broker() -> None:
     assert grown(seen(7, 5), seen(7, 0, problem="no answer"), seen(7, 6)) == "+1"
     assert grown(seen(None, 0), seen(7, 0), seen(8, 0)) == "+1"  # its first total was not answered
     assert grown(seen(7, 0), seen(3, 0)) == "+3"  # deleted, and created again
+    assert grown(seen(7, 0), seen(0, 0), seen(9, 0)) == "+9"  # as before, but seen in between
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,8 @@ async def test_missing_broker_is_forgotten_with_a_form(console: Open) -> None:
         assert alarms.active["missing", "C/b"].value == "1 of 2"
         assert 'name="broker" value="C/b"' in (await one.browser.get("/alarms")).text
         form = {"csrf": await one.csrf_of("/alarms"), "broker": "C/b"}
-        assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 303
+        forgotten = await one.browser.post("/do/alarms/forget", data=form)
+        assert (forgotten.status_code, forgotten.headers["location"]) == (303, "/alarms")
         assert alarms.active == {}
         assert (await one.browser.post("/do/alarms/forget", data=form)).status_code == 400
 
@@ -371,12 +373,18 @@ async def test_page_shows_alarms_and_changes_rules(console: Open) -> None:
             "head_wait": "9",
             "page_cache": "0",
         }
-        assert (await one.browser.post("/do/alarms", data=form)).status_code == 303
+        changed = await one.browser.post("/do/alarms", data=form)
+        assert (changed.status_code, changed.headers["location"]) == (303, "/alarms")
         assert alarms.rules.limits == {name: int(value) for name, value in form.items() if name != "csrf"}
         assert (await one.browser.post("/do/alarms", data=form | {"disk": "101"})).status_code == 400
         group = {"csrf": csrf, "group": HOSTILE, "minCount": "2", "maxDiffTotal": "9"}
-        await one.browser.post("/do/alarms/group", data=group)
+        for wrong in ({"group": " "}, {"group": "g" * 256}, {"minCount": "-1"}):
+            assert (await one.browser.post("/do/alarms/group", data=group | wrong)).status_code == 400
+        changed = await one.browser.post("/do/alarms/group", data=group)
+        assert (changed.status_code, changed.headers["location"]) == (303, "/alarms")
         assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9)}
+        await one.browser.post("/do/alarms/group", data={"csrf": csrf, "group": "g" * 255, "minCount": "1"})
+        assert alarms.rules.groups == {HOSTILE: GroupRule(2, 9), "g" * 255: GroupRule(1, 0)}
         page = (await one.browser.get("/alarms", headers={"accept-language": "zh"})).text
         assert "<script>alert" not in page and "告警" in page
         assert "action=alarms_group" in (one.folder / "audit.log").read_text()

@@ -12,10 +12,22 @@ from typing import Any, cast
 
 import pytest
 from browsing import Times
+from starlette.requests import Request
 
 from saturnmq.admin.survey import BrokerState, GroupState, Survey, Surveyor, TopicProgress, TopicState
+from saturnmq.console import conditions, context
 from saturnmq.console import state as module
-from saturnmq.console.context import AuditFile, Rows, Services, paged, preferred_language, same_token, when, when_iso
+from saturnmq.console.context import (
+    AuditFile,
+    Page,
+    Rows,
+    Services,
+    paged,
+    preferred_language,
+    same_token,
+    when,
+    when_iso,
+)
 from saturnmq.console.state import ClusterState, View, with_rates
 from saturnmq.console.users import Session, User
 from saturnmq.log_limit import LogLimit
@@ -290,3 +302,33 @@ async def test_surveys_are_taken_while_pages_are_viewed(monkeypatch: pytest.Monk
     await step()
     assert surveys.count > count
     running.cancel()
+
+
+def test_page_knows_language_range_and_address_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def page(query: str = "", client: tuple[str, int] | None = ("10.0.0.1", 1), **headers: str) -> Page:
+        fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "GET", "path": "/x y", "raw_path": b"/x%20y", "query_string": query.encode(),
+                 "client": client, "headers": fields}  # fmt: skip
+        return Page(cast(Services, None), Request(scope), None)
+
+    monkeypatch.setattr(context.time, "time", lambda: 1_700_000_000.9)
+    plain = page()
+    assert (plain.language, plain.range, plain.span) == ("en", "1h", (1_699_996_400, 1_700_000_000))
+    assert (plain.address, plain.user, plain.peer, plain.may("viewer")) == ("/x%20y", "", "10.0.0.1", False)
+    day = page("range=24h&q=%20", None, accept_language="zh")
+    assert (day.language, day.range, day.span[0]) == ("zh", "24h", 1_699_913_600)
+    assert (day.address, day.peer) == ("/x%20y?range=24h&q=%20", "-")
+    assert page("range=2h", cookie="saturnmq_language=en", accept_language="zh").language == "en"
+    assert page("range=2h", cookie="saturnmq_language=fr").range == "1h"
+    for headers, whole in (
+        ({}, True),
+        ({"hx_request": "true"}, False),
+        ({"hx_request": "true", "hx_boosted": "true"}, True),
+    ):
+        text = bytes(page(**headers).render("message.html", 404, message="m").body).decode()
+        assert (text.startswith("<!doctype html>"), "<p" in text) == (whole, True)
+
+
+def test_list_shows_the_first_120_characters_of_a_body_that_decompresses() -> None:
+    assert conditions.beginning("\U00020000".encode() * 121) == "\U00020000" * 120
+    assert (conditions.beginning(None), conditions.beginning(b"a\xff\n")) == ("", "a\ufffd\\x0a")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from browsing import name_server
 
+from saturnmq.admin.brokers import BrokerState
 from saturnmq.admin.survey import GroupState, Survey, TopicProgress
 from saturnmq.console.broker_settings import checked, masked
 from saturnmq.console.forms import WrongField
@@ -50,7 +51,7 @@ async def test_graph_of_a_large_cluster_is_bounded_searched_and_escaped(console:
 
 
 def test_graph_has_lines_from_topics_over_groups_to_clients() -> None:
-    """Columns of boxes begin at x = 10, 370 and 730, rows of 30 at y = 16; curves lead from the middle of a box to that of the next."""
+    """Columns of boxes begin at x = 10, 370 and 730, rows of 30 at y = 16; curves lead from middle to middle."""
     edges = [Edge("C", "t/1", "g", 1500), Edge("C", "b", "g", 0), Edge("D", "x" * 35, "y" * 34, 0)]
     drawn = str(draw(edges, {"g": ["c0", "c0", "c1", "c2", "c3", "c4"], "none": ["n"]}, "label"))
     assert re.findall(r'<path class="(.*?)" d="(.*?)"(?:/|><title>(.*?)<)', drawn) == [
@@ -119,3 +120,19 @@ def test_secrets_are_masked_and_values_are_one_line() -> None:
         with pytest.raises(WrongField) as caught:
             checked(key, value)
         assert caught.value.field == field
+
+
+async def test_settings_page_shows_two_thousand_keys_without_secrets(
+    console: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def configuration(address: str) -> dict[str, str]:
+        return {f"key{number:04}": "v" for number in range(2001)} | {"accessKey": "planted"}
+
+    async with console("127.0.0.1:1") as one:
+        await one.log_in()
+        one.services.state._view = View(Survey([BrokerState("C", "a", 0, "127.0.0.1:2", {})], {}, {}, {}), 1000.0)
+        monkeypatch.setattr(one.services.admin.brokers, "configuration", configuration)
+        page = (await one.browser.get("/brokers/127.0.0.1:2/settings")).text
+    assert re.findall(r"<td>(\w+)</td><td>(.*?)</td>", page) == [
+        ("accessKey", "***"), *((f"key{number:04}", "v") for number in range(1999)),
+    ]  # fmt: skip

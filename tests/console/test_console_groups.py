@@ -88,7 +88,8 @@ async def test_group_is_created_changed_and_deleted(console: Open) -> None:
             assert (await one.browser.post("/do/group/delete", data=deletion)).status_code == 400  # no broker
             chosen = deletion | {"broker": server.broker.name}
             assert (await one.browser.post("/do/group/delete", data=chosen | {"confirm": "x"})).status_code == 400
-            assert (await one.browser.post("/do/group/delete", data=chosen)).status_code == 303
+            deleted = await one.browser.post("/do/group/delete", data=chosen)
+            assert (deleted.status_code, deleted.headers["location"]) == (303, "/groups")
             assert "made" not in server.broker.groups.table
             log = (one.folder / "audit.log").read_text()
             assert "action=group_delete" in log and "retry_max_times=5" in log

@@ -86,7 +86,8 @@ async def test_topic_is_created_and_deleted_with_lines_in_the_audit_log(console:
             assert (await one.browser.post("/do/topic", data=form | {"write": "0"})).status_code == 400
             deletion = {"csrf": form["csrf"], "cluster": "DefaultCluster", "name": "new", "confirm": "other"}
             assert (await one.browser.post("/do/topic/delete", data=deletion)).status_code == 400
-            await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
+            deleted = await one.browser.post("/do/topic/delete", data=deletion | {"confirm": "new"})
+            assert (deleted.status_code, deleted.headers["location"]) == (303, "/topics")
             assert server.broker.topics.get("new") is None
             log = (one.folder / "audit.log").read_text()
             assert "user=admin" in log and "action=topic_delete" in log and form["csrf"] not in log

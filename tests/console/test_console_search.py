@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -260,8 +260,13 @@ def test_sample_bounds_names_minutes_and_rows(monkeypatch: pytest.MonkeyPatch) -
         analysis._add(counted, name)
     assert counted == {"a": 2, "b": 1, "...": 2}
     sample = analysis.MessageSample()
-    sample._minutes.update(range(1500))
+    monkeypatch.setattr(analysis, "_MINUTES_MAX", 1500)
+    sample._minutes.update(range(1, 1500))
     sample._tags.update(str(number) for number in range(16))
+    for minute in (0, 1500, 7):
+        record = SimpleNamespace(body=b"", born_host=SimpleNamespace(ip=""), store_timestamp_ms=minute * 60_000)
+        sample.take(cast(Any, SimpleNamespace(record=record, body=b"", keys=(), tag=None, properties={})))
+    assert sample._minutes == Counter({minute: 1 + (minute == 7) for minute in range(1500)})
     assert [at for at, _ in sample.shares().rates] == list(range(60 * 60, 1500 * 60, 60))
     assert len(sample.shares().tables[0][1]) == 15
 

@@ -362,8 +362,8 @@ async def _page_again(request: Request, address: str, refused: RefusedForm) -> R
     """The page of an address, by its own function, with a refused form; None for no page of ours, or one without that form."""
     path, _, query = address.partition("?")
     scope = {
-        **request.scope, "method": "GET", "path": unquote(path), "raw_path": path.encode(errors="replace"),
-        "query_string": query.encode(errors="replace"), _REFUSED: refused,
+        **request.scope, "method": "GET", "path": unquote(path), "raw_path": path.encode(),
+        "query_string": query.encode(), _REFUSED: refused,
     }  # fmt: skip
     for route in request.app.state.pages if _REFUSED not in request.scope else ():
         match, child = route.matches(scope)
