@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from saturnmq.cli.runtime import implementation
+from saturnmq.net import Connection, Handler, Reply
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.frames.command import Command
 
 Cluster = Any
 
@@ -39,6 +42,25 @@ def test_bench_send_and_consume_count_the_same_messages(cluster: Cluster) -> Non
 def test_bench_e2e_receives_what_it_sends(cluster: Cluster) -> None:
     found = measured(cluster, "e2e", "bench-b", "--count", "200", "--rate", "2000")
     assert (found["messages"], found["bytes"]) == (200, 25_600)
+
+
+@pytest.mark.realtime
+def test_bench_e2e_waits_for_the_route_of_a_topic_that_it_creates(cluster: Cluster) -> None:
+    """A broker registers a new topic after its response, and the NameServer may get the request for the route before."""
+    requests = 0
+
+    def wrap(handler: Handler) -> Handler:
+        def handle(connection: Connection, request: Command) -> Reply:
+            nonlocal requests
+            if request.ext.get("topic") == "bench-late" and (requests := requests + 1) <= 3:
+                return request.reply(ResponseCode.TOPIC_NOT_EXIST)
+            return handler(connection, request)
+
+        return handle
+
+    cluster.server.inner.namesrv._server.intercept(wrap)
+    assert measured(cluster, "e2e", "bench-late", "--count", "20", "--rate", "2000")["messages"] == 20
+    assert requests > 3
 
 
 def test_bench_prints_rate_and_percentiles(cluster: Cluster) -> None:

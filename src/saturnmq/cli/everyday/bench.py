@@ -31,7 +31,10 @@ from saturnmq.protocol.errors import SaturnError
 GROUP: Final = "saturnmq-bench"
 FAILURES_MAX: Final = 10  # of one task, one after the other
 PULLS_MAX: Final = 8  # at a time
-GRACE_SECONDS: Final = 10.0  # for messages that are on their way when the last one was sent
+GRACE_SECONDS: Final = (
+    10.0  # for the route of a new topic, and for messages that are on their way when the last one was sent
+)
+ROUTE_RETRY_SECONDS: Final = 0.1
 RUN: Final = struct.Struct("!8sQ")  # of an end-to-end message: the run, and when it was due, ns of the monotonic clock
 
 
@@ -154,6 +157,7 @@ def run_e2e(args: argparse.Namespace) -> int:
     async def main(client: Client, plan: BenchPlan, measurement: Measurement, progress: CommandProgress) -> None:
         async with client.producer(GROUP, max_in_flight=args.concurrency) as out:
             await out.send(plan.topic, bytes(1))
+            await _wait_for_route(client, plan.topic)
             reader = TopicReader(client, plan.topic, Filter(), LAST)
             async for _ in reader.backlog():
                 pass
@@ -176,6 +180,16 @@ def run_e2e(args: argparse.Namespace) -> int:
                 await asyncio.gather(receiver, return_exceptions=True)
 
     return _measured(main, args)
+
+
+async def _wait_for_route(client: Client, topic: str) -> None:
+    """Wait until the NameServers have a topic that a send may have created: a broker registers it after its response (NS-34)."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_SECONDS):
+            while True:
+                if await client.topic_exists(topic):
+                    return
+                await asyncio.sleep(ROUTE_RETRY_SECONDS)
 
 
 async def _paced(out: Producer[bytes], plan: BenchPlan, this_run: bytes, rate: int) -> int:
