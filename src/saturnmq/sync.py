@@ -20,22 +20,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
-from saturnmq.client.connection.transaction_checks import Check
-from saturnmq.client.connection.url import ClientSettings, FromSettings
+from saturnmq.client.connection.url import ClientOptions, ClientSettings, FromSettings
 from saturnmq.client.consumer.batch import Batch as AsyncBatch
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.settings import ConsumerOptions
-from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import ReceivedMessage
 from saturnmq.client.producer.producer import Producer as AsyncProducer
+from saturnmq.client.producer.settings import ProducerOptions
 from saturnmq.client.producer.transactions import Transaction as AsyncTransaction
 from saturnmq.client.puller.puller import Puller as AsyncPuller
 from saturnmq.client.receipt import Receipt
@@ -72,9 +70,8 @@ class _StartStopBlock:
 class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
     """saturnmq.Client without `await`, for threads and scripts.
 
-    name_servers: "host:port", several separated by `;` or `,`, or a sequence of them. timeout: seconds for one call, including
-    its retries. settings: any other field of ClientSettings, such as namespace="shop" or tls=True. Raises ConfigError naming
-    every bad value.
+    settings: name_servers, which is "host:port", several separated by `;` or `,`, or a sequence of them, and the other fields of
+    ClientSettings, such as timeout=5.0, namespace="shop" or tls=True. Raises ConfigError naming every bad value.
 
     Example:
         with Client(name_servers="127.0.0.1:9876") as client:
@@ -83,11 +80,11 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
                 out.send("orders", b"hello")
     """
 
-    def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ClientOptions]) -> None:
         self._registrations: list[Callable[[AsyncClient], None]] = []
 
         def create_client() -> AsyncClient:
-            client = AsyncClient(name_servers=name_servers, timeout=timeout, **settings)
+            client = AsyncClient(**settings)
             for register in self._registrations:  # in a forked child
                 register(client)
             return client
@@ -125,30 +122,9 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
         portal.forget_at_exit(self._inner)
 
     @overload
-    def producer(
-        self,
-        group: str,
-        *,
-        max_in_flight: int = ...,
-        hooks: Sequence[SendHook] = ...,
-        retry_codes: Iterable[int] = ...,
-        check: Check | None = ...,
-        check_executor: Executor | None = ...,
-        trace: bool | str | None = ...,
-    ) -> Producer[bytes]: ...
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer[bytes]: ...
     @overload
-    def producer(
-        self,
-        group: str,
-        *,
-        codec: Codec[T],
-        max_in_flight: int = ...,
-        hooks: Sequence[SendHook] = ...,
-        retry_codes: Iterable[int] = ...,
-        check: Check | None = ...,
-        check_executor: Executor | None = ...,
-        trace: bool | str | None = ...,
-    ) -> Producer[T]: ...
+    def producer(self, group: str, *, codec: Codec[T], **options: Unpack[ProducerOptions]) -> Producer[T]: ...
     @copied(AsyncClient.producer)  # type: ignore[misc]  # mypy copies one overload
     def producer(self, group: str, **options: Any) -> Producer[Any]:
         return Producer(lambda: self._inner.producer(group, **options))

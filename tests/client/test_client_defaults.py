@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from saturnmq import Client, sync
+from saturnmq import Client
 from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.producer import attempts
-from saturnmq.client.producer.attempts import RETRY_CODES
 from saturnmq.client.producer.retries import backoff_ms
+from saturnmq.client.producer.settings import RETRY_CODES, ProducerSettings
 from saturnmq.protocol.codes import ResponseCode
 
 MIB = 1024 * 1024
@@ -42,8 +42,7 @@ def test_ack_timeout_is_15_minutes_and_above_a_listeners_time_limit() -> None:
 def test_producer_limits_in_flight_to_1024_messages_and_64_mib(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds: list[tuple[int, int]] = []
     monkeypatch.setattr(attempts, "InFlightLimit", lambda count, size: bounds.append((count, size)))
-    for kind in (AsyncClient, sync.Client):
-        assert default(kind.producer, "max_in_flight") == 1024
+    assert ProducerSettings().max_in_flight == 1024
     Client(name_servers="h").producer("g")
     assert bounds == [(1024, 64 * MIB)]
 

@@ -35,10 +35,8 @@ LIMITS = {
     "puller.message_queries": {"LAST_MOMENT_MS": 9_223_372_036_854_775_807, "UNIQUE_KEY_COUNT": 32},
     # A producer: what it keeps in memory, how it batches, when it gives up.
     "producer.attempts": {"IN_FLIGHT_BYTES": 64 * MIB},
-    "producer.batching": {
-        "BATCH_BYTES": 65_536, "BATCH_BYTES_MAX": 4 * MIB, "LINGER_MS_MAX": 10_000, "FIRST_MESSAGES_MAX": 32, "SHARED_FROM": 8,
-        "CALM_ITERATIONS": 3, "DEADLINES_APART": 8,
-    },
+    "producer.settings": {"BATCH_BYTES": 65_536},
+    "producer.batching": {"FIRST_MESSAGES_MAX": 32, "SHARED_FROM": 8, "CALM_ITERATIONS": 3, "DEADLINES_APART": 8},
     "producer.retries": {"GROWTH_MAX": 8, "LEAST_REMAINING_MS": 20, "MISSING_SECONDS": 1},
     "producer.topic_creation": {"CREATE_ATTEMPTS": 5},
     "producer.transactions": {"END_TIMEOUT_MS": 3000},

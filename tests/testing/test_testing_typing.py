@@ -86,11 +86,19 @@ def members(owner: type) -> list[str]:
             continue
         function = getattr(value, "__func__", value)
         if inspect.isfunction(function):
-            parameters = ", ".join(p for p in inspect.signature(function).parameters if p not in ("self", "cls"))
-            found.append(f"{name}({parameters})")
+            found.append(f"{name}({', '.join(p for p in parameters(function) if p not in ('self', 'cls'))})")
         else:
             found.append(name)
     return found
+
+
+def parameters(function: Any) -> list[str]:
+    """The names of the parameters; those of typed keyword options one by one."""
+    names = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        options = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        names += inspect.unwrap(function).__globals__[options[1]].__annotations__ if options else [name]
+    return names
 
 
 def public_names() -> list[str]:
@@ -104,7 +112,7 @@ def public_names() -> list[str]:
             if isinstance(value, type):
                 lines += [f"{module_name}.{name}.{member}" for member in members(value)]
             elif inspect.isfunction(value):
-                lines[-1] += f"({', '.join(inspect.signature(value).parameters)})"
+                lines[-1] += f"({', '.join(parameters(value))})"
     return lines
 
 
@@ -121,8 +129,8 @@ def test_public_names_do_not_vanish_and_new_ones_are_listed() -> None:
     now = dict(parts(line) for line in public_names())
     listed = dict(parts(line) for line in LISTED.read_text().splitlines())
     assert [name for name in listed if name not in now] == []
-    for name, parameters in listed.items():
-        assert [p for p in parameters if p not in now[name]] == [], name
+    for name, words in listed.items():
+        assert [p for p in words if p not in now[name]] == [], name
     top = {name for name in now if name.rpartition(".")[0] in MODULES}
     assert sorted(top - set(listed)) == []
 

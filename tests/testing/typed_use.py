@@ -135,6 +135,9 @@ async def consumers(client: Client) -> None:
     batches: AsyncIterator[Batch[Order]] = typed.batches(10)
     assert_type(await anext(batches), Batch[Order])
     client.consumer("g", prefetsch=1)  # type: ignore[call-overload]
+    client.producer("g", linger=1)  # type: ignore[call-overload]
+    Client(name_server="h")  # type: ignore[call-arg]
+    Client.from_url("rmq://h", timeout="1s")  # type: ignore[arg-type]
     puller = client.puller()
     assert_type(puller, Puller)
     result = await puller.pull(MessageQueue("t", "b", 0), 0)
@@ -152,6 +155,8 @@ def plain_code() -> None:
         assert_type(client, saturnmq.sync.Client)
         assert_type(client.topic_exists("t"), bool)
         client.create_topic("t", queue=8)  # type: ignore[call-arg]
+        client.producer("p", linger_ms=5, batch_bytes=0)
+        client.producer("p", linger=1)  # type: ignore[call-overload]
         with client.producer("p", codec=json_codec(Order)) as out:
             assert_type(out, saturnmq.sync.Producer[Order])
             assert_type(out.send("t", Order(1, 1.0), tag="a"), Receipt)

@@ -5,8 +5,9 @@ Requirements: PR-04, PR-09, SND-04, SND-05, SPR-08.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from saturnmq.errors import MessageRefused
 from saturnmq.protocol.codes import (
@@ -34,6 +35,31 @@ def group_problem(group: str, default: str) -> str | None:
     if group == default:
         return f"group {group} is reserved, choose another name"
     return None
+
+
+def option_problems(
+    options: Mapping[str, Any], known: Iterable[str], kind: str = "option"
+) -> tuple[list[str], dict[str, Any]]:
+    """One problem for each unknown name, with the nearest known one; and the other options."""
+    names = list(known)
+    problems = []
+    for name in options:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1, 0.5)
+            advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names))}"
+            problems.append(f"unknown {kind} {name[:60]!r}, {advice}")
+    return problems, {name: value for name, value in options.items() if name in names}
+
+
+def range_problems(settings: Any, ranges: Mapping[str, tuple[float, float]]) -> list[str]:
+    """One problem for each field outside of its range. A field whose default is an int takes no other number."""
+    problems = []
+    for name, (low, high) in ranges.items():
+        value, default = getattr(settings, name), type(settings).__dataclass_fields__[name].default
+        kind = int if isinstance(default, int) else int | float
+        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            problems.append(f"{name} is {value!r}, must be {low}..{high}")
+    return problems
 
 
 def producer_group_problem(group: str) -> str | None:

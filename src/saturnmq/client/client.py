@@ -20,19 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from saturnmq.client import namespaces
-from saturnmq.client.checks import check_topic, producer_group_problem
+from saturnmq.client.checks import check_topic
 from saturnmq.client.codecs import BytesCodec, Codec
 from saturnmq.client.connection.core import ClientState, Core, check_state
-from saturnmq.client.connection.transaction_checks import Check
-from saturnmq.client.connection.url import ClientSettings, FromSettings, make_settings
+from saturnmq.client.connection.url import ClientOptions, ClientSettings, FromSettings, make_settings
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.listener import (
     DEFAULT_RETRY,
@@ -51,14 +49,13 @@ from saturnmq.client.filters import ALL, Filter, tag
 from saturnmq.client.hooks import SendHook, with_installed
 from saturnmq.client.message import Message
 from saturnmq.client.producer import topic_creation
-from saturnmq.client.producer.attempts import RETRY_CODES
-from saturnmq.client.producer.batching import BATCH_BYTES, BATCH_BYTES_MAX, LINGER_MS_MAX
 from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.settings import ProducerOptions, ProducerSettings, producer_settings
 from saturnmq.client.puller import message_queries
 from saturnmq.client.puller.puller import PULLER_GROUP, Puller
 from saturnmq.client.trace.records import TraceRecord, decode_records, index_keys
 from saturnmq.client.trace.trace import ClientTracing
-from saturnmq.client.tracing import trace_topic, trace_topic_problem
+from saturnmq.client.tracing import trace_topic
 from saturnmq.protocol.codes import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from saturnmq.protocol.errors import ConfigError, SaturnError
 
@@ -75,9 +72,8 @@ class Client(FromSettings):
     I/O and needs no running event loop. A started client belongs to its event loop and its process: other threads use
     `saturnmq.sync`, forked children create clients of their own.
 
-    name_servers: "host:port", several separated by `;` or `,`, or a sequence of them. timeout: seconds for one call, including
-    its retries. settings: any other field of ClientSettings, such as namespace="shop" or tls=True. Raises ConfigError naming
-    every bad value.
+    settings: name_servers, which is "host:port", several separated by `;` or `,`, or a sequence of them, and the other fields of
+    ClientSettings, such as timeout=5.0, namespace="shop" or tls=True. Raises ConfigError naming every bad value.
 
     Example:
         async with Client(name_servers="127.0.0.1:9876", timeout=3.0) as client:
@@ -85,8 +81,8 @@ class Client(FromSettings):
                 await out.send("orders", b"hello")
     """
 
-    def __init__(self, *, name_servers: str | Sequence[str] = (), timeout: float = 3.0, **settings: Any) -> None:
-        self._settings = make_settings({"name_servers": name_servers, "timeout": timeout, **settings})
+    def __init__(self, **settings: Unpack[ClientOptions]) -> None:
+        self._settings = make_settings(settings)
         self._core = Core(self._settings)
         self._core.tracing = ClientTracing(self._core)
         self._listeners: list[ListenerSpec] = []
@@ -145,90 +141,22 @@ class Client(FromSettings):
     # producers, consumers and pullers
 
     @overload
-    def producer(
-        self,
-        group: str,
-        *,
-        max_in_flight: int = ...,
-        linger_ms: float = ...,
-        batch_bytes: int = ...,
-        hooks: Sequence[SendHook] = ...,
-        retry_codes: Iterable[int] = ...,
-        check: Check | None = ...,
-        check_executor: Executor | None = ...,
-        trace: bool | str | None = ...,
-    ) -> Producer[bytes]: ...
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer[bytes]: ...
     @overload
+    def producer(self, group: str, *, codec: Codec[T], **options: Unpack[ProducerOptions]) -> Producer[T]: ...
     def producer(
-        self,
-        group: str,
-        *,
-        codec: Codec[T],
-        max_in_flight: int = ...,
-        linger_ms: float = ...,
-        batch_bytes: int = ...,
-        hooks: Sequence[SendHook] = ...,
-        retry_codes: Iterable[int] = ...,
-        check: Check | None = ...,
-        check_executor: Executor | None = ...,
-        trace: bool | str | None = ...,
-    ) -> Producer[T]: ...
-    def producer(
-        self,
-        group: str,
-        *,
-        codec: Codec[Any] | None = None,
-        max_in_flight: int = 1024,
-        linger_ms: float = 0,
-        batch_bytes: int = BATCH_BYTES,
-        hooks: Sequence[SendHook] = (),
-        retry_codes: Iterable[int] = RETRY_CODES,
-        check: Check | None = None,
-        check_executor: Executor | None = None,
-        trace: bool | str | None = None,
+        self, group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ProducerOptions]
     ) -> Producer[Any]:
         """A producer of this group. It does no I/O until it is started.
 
-        codec: converts values to message bodies; without one, values are bytes. max_in_flight: messages that are being sent;
-        further ones wait. linger_ms: how long a send waits for others to share its request, 0..10000; with 0, only sends of the
-        same event-loop iteration share one. batch_bytes: of such a request, at most 4 MiB; 0 sends every message by itself.
-
-        hooks: called around every attempt; with hooks every message is sent by itself. retry_codes: response codes after which a
-        send is tried again. check: returns the outcome of a transaction when a broker asks for it; required for transactions; a
-        coroutine function, or a plain function, which runs in check_executor, by default in asyncio's threads; 20 checks run at
-        once and 2,000 wait. trace: True, False or a topic for the message trace; None uses the client's setting. Raises
-        ConfigError naming every bad value.
+        codec: converts values to message bodies; without one, values are bytes. options: the fields of ProducerSettings, such as
+        linger_ms=5 or check=decide. Raises ConfigError naming every bad value.
 
         Example:
             async with client.producer("orders-p", codec=json_codec(Order)) as out:
                 await out.send("orders", Order(1, 9.5), tag="paid", keys=["order-1"])
         """
-        problems = [problem] if (problem := producer_group_problem(group)) else []
-        if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or not 1 <= max_in_flight <= 65_535:
-            problems.append(f"max_in_flight is {max_in_flight!r}, must be 1..65535")
-        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not 0 <= linger_ms <= LINGER_MS_MAX:
-            problems.append(f"linger_ms is {linger_ms!r}, must be 0..{LINGER_MS_MAX}")
-        if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or not 0 <= batch_bytes <= BATCH_BYTES_MAX:
-            problems.append(f"batch_bytes is {batch_bytes!r}, must be 0..{BATCH_BYTES_MAX}")
-        if problem := trace_topic_problem(trace):
-            problems.append(problem)
-        if check is not None and not callable(check):
-            problems.append(f"check is {type(check).__name__}, must be a function of the message")
-        if problems:
-            raise ConfigError(problems)
-        return Producer(
-            self._core,
-            group,
-            codec or BytesCodec(),
-            max_in_flight=max_in_flight,
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            hooks=with_installed(hooks, SendHook),
-            retry_codes=retry_codes,
-            check=check,
-            check_executor=check_executor,
-            trace=trace,
-        )
+        return Producer(self._core, group, codec or BytesCodec(), producer_settings(group, options))
 
     def puller(self, group: str = PULLER_GROUP) -> Puller:
         """A puller, which reads queues by offset and needs no start of its own.
@@ -353,8 +281,7 @@ class Client(FromSettings):
                     self._core,
                     INNER_PRODUCER_GROUP,
                     BytesCodec(),
-                    max_in_flight=spec.concurrency,
-                    hooks=with_installed((), SendHook),
+                    ProducerSettings(max_in_flight=spec.concurrency, hooks=with_installed((), SendHook), trace=False),
                 ),
                 self.consumer(spec.group, codec=spec.codec, **spec.consumer_options),
             )

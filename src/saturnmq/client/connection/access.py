@@ -38,21 +38,33 @@ _TLS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """Credentials and certificates; by default requests are not signed, and connections are plain."""
+    """Credentials and certificates; by default requests are not signed, and connections are plain.
+
+    access_key: name of the account that signs requests.
+    secret_key: its secret key.
+    security_token: of a temporary account.
+    signature: "v1", or "v2", which only servers of SaturnMQ accept.
+    key_file: file of the credentials, read by `start`; access_key overrides it.
+    tls: use TLS.
+    tls_verify: the server's certificate must be signed by a trusted CA and match its host name.
+    tls_check_host: False: the certificate may name another host; with a CA that signs for this cluster only.
+    tls_ca: file of trusted CA certificates; None: the system's.
+    tls_cert: file of the client certificate, for servers that require one.
+    tls_key: file of its private key, if not in the same file.
+    tls_key_password: password of the private key.
+    """
 
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
-    security_token: str | None = field(default=None, repr=False)  # ACL-18, of a temporary account
-    signature: str = "v1"  # SEC-10: "v2" only for SaturnMQ servers; Apache's and accounts of version 1 take "v1"
-    key_file: str | None = None  # ACL-18 rocketmq.client.keyFile: credentials, read by `start`; access_key overrides it
+    security_token: str | None = field(default=None, repr=False)  # ACL-18
+    signature: str = "v1"  # SEC-10
+    key_file: str | None = None  # ACL-18
     tls: bool = False
-    tls_verify: bool = True  # the server's certificate must be signed by a trusted CA and match its host name
-    tls_check_host: bool = (
-        True  # False: the certificate may name another host; with a CA that signs for this cluster only
-    )
-    tls_ca: str | None = None  # file of trusted CA certificates; default: the system's
-    tls_cert: str | None = None  # file of the client certificate, for servers that require one
-    tls_key: str | None = None  # file of its private key, if not in the same file
+    tls_verify: bool = True
+    tls_check_host: bool = True
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     tls_key_password: str | None = field(default=None, repr=False)
 
     @property

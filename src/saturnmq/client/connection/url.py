@@ -12,15 +12,15 @@ Requirements: API-01..API-03, API-06, PR-03.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack
 from urllib.parse import parse_qsl, unquote
 
+from saturnmq.client.checks import option_problems, range_problems
 from saturnmq.client.compression import COMPRESSION_FLAGS, ZLIB_LEVEL_MAX, ZSTD_LEVEL_MAX
 from saturnmq.client.connection.access import ClusterAccess
 from saturnmq.client.tracing import trace_topic_problem
@@ -43,43 +43,108 @@ _ENV_KEYS: Final = {
 _AUTHORITY: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^?#/]*)/?(?:\?(?P<query>[^#]*))?$")
 
 
+class ClientOptions(TypedDict, total=False):
+    """The keyword options of `Client`, `from_url` and `from_env`; ClientSettings documents them."""
+
+    name_servers: str | Sequence[str]
+    timeout: float
+    attempts: int
+    address_server: str | None
+    namespace: str | None
+    instance: str | None
+    unit: str | None
+    vip_channel: bool
+    latency_fault: bool
+    avoid_ms_max: int
+    retry_not_stored: bool
+    create_topic_key: str
+    default_queues: int
+    smart_send: bool
+    body_bytes_max: int
+    compress_from_bytes: int
+    compress_type: str
+    compress_level: int
+    route_poll_ms: int
+    heartbeat_ms: int
+    persist_offsets_ms: int
+    rebalance_ms: int
+    api_timeout_ms: int
+    offsets_dir: str
+    trace: bool | str
+    access_channel: str
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    signature: str
+    key_file: str | None
+    tls: bool
+    tls_verify: bool
+    tls_check_host: bool
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_key_password: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings(ClusterAccess):
     """The settings of a Client, with those of ClusterAccess: keywords of its constructor, keys of a URL.
 
-    Times have their unit in the name; `timeout` is in seconds, as in asyncio.
+    name_servers: addresses `host:port` of the NameServers.
+    timeout: total time of one call, its retries included.
+    attempts: how often a send is tried if its failures do not pass on their own, and into how many parts its time is divided among
+    brokers that do not answer; what passes is retried until the timeout; 1: no retry at all.
+    address_server: http(s) URL that returns the list of NameServers.
+    namespace: prefix of all topics and groups, which the application does not see.
+    instance: second half of the client id; None: random.
+    unit: third part of the client id, and name of the unit towards address servers.
+    vip_channel: use the port 2 below a broker's own.
+    latency_fault: avoid brokers that failed or were slow.
+    avoid_ms_max: how long a failed broker is avoided at most.
+    retry_not_stored: send again, to another broker, what was stored but not flushed or replicated in time.
+    create_topic_key: topic whose queues a new topic is created like.
+    default_queues: queues per broker of a topic that a send creates.
+    smart_send: send with short field names and in automatic batches.
+    body_bytes_max: longest body, before compression.
+    compress_from_bytes: bodies of this length and longer ones are compressed.
+    compress_type: "zlib", or "lz4" or "zstd", which not all clients can read.
+    compress_level: 0..9, of zstd 0..22; without effect with lz4.
+    route_poll_ms: time between polls of the routes.
+    heartbeat_ms: time between heartbeats to brokers.
+    persist_offsets_ms: time between stores of the committed offsets.
+    rebalance_ms: time between checks of the assignment.
+    api_timeout_ms: time of one request other than a send or pull.
+    offsets_dir: folder of the offsets of broadcast consumers.
+    trace: whether, or to which topic, message trace records are sent; producers and consumers may override it.
+    access_channel: "local", or "cloud" with one trace topic per region.
     """
 
     name_servers: tuple[str, ...]
-    timeout: float = 3.0  # seconds in total per call, PR-03 sendMsgTimeout, API-28
-    # 1 + retryTimesWhenSendFailed, API-28: how often a send is tried if its failures do not pass on their own, and into how many
-    # parts its time is divided among brokers that do not answer. What passes is retried until the timeout. 1: no retry at all.
-    attempts: int = 3
-    address_server: str | None = None  # PR-08: http(s) URL that returns the NameServer list; not used unless set
+    timeout: float = 3.0  # PR-03, API-28
+    attempts: int = 3  # API-28
+    address_server: str | None = None  # PR-08
     namespace: str | None = None  # PR-32
-    instance: str | None = None  # second half of the client id, API-06
+    instance: str | None = None  # API-06
     unit: str | None = None  # PR-06
-    vip_channel: bool = False  # PR-31 vipChannelEnabled
-    latency_fault: bool = True  # PR-30 on by API-29; sendLatencyFaultEnable
-    avoid_ms_max: int = 30_000  # API-29: how long a failed broker is avoided at most; Java: 600000
-    retry_not_stored: bool = False  # PR-17 retryAnotherBrokerWhenNotStoreOK
+    vip_channel: bool = False  # PR-31
+    latency_fault: bool = True  # PR-30, on by API-29
+    avoid_ms_max: int = 30_000  # API-29; Java: 600000
+    retry_not_stored: bool = False  # PR-17
     create_topic_key: str = "TBW102"  # PR-03
-    default_queues: int = 4  # PR-03 defaultTopicQueueNums
-    smart_send: bool = True  # PR-28 org.apache.rocketmq.client.sendSmartMsg: code 310, not 10
-    body_bytes_max: int = 4_194_304  # PR-03 maxMessageSize
-    compress_from_bytes: int = 4096  # PR-24 compressMsgBodyOverHowmuch
-    compress_type: str = (
-        "zlib"  # PR-24 rocketmq.message.compressType: "zlib", or "lz4" or "zstd", which not all clients can read
-    )
-    compress_level: int = 5  # PR-24 rocketmq.message.compressLevel: 0..9, of zstd 0..22; without effect with lz4
-    route_poll_ms: int = 30_000  # PR-11 pollNameServerInterval
-    heartbeat_ms: int = 30_000  # HB-01 heartbeatBrokerInterval
-    persist_offsets_ms: int = 5_000  # PR-03 persistConsumerOffsetInterval
+    default_queues: int = 4  # PR-03
+    smart_send: bool = True  # PR-28: code 310, not 10
+    body_bytes_max: int = 4_194_304  # PR-03
+    compress_from_bytes: int = 4096  # PR-24
+    compress_type: str = "zlib"  # PR-24
+    compress_level: int = 5  # PR-24
+    route_poll_ms: int = 30_000  # PR-11
+    heartbeat_ms: int = 30_000  # HB-01
+    persist_offsets_ms: int = 5_000  # PR-03
     rebalance_ms: int = 20_000  # RB-01
-    api_timeout_ms: int = 3_000  # PR-03 mqClientApiTimeout
-    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02 rocketmq.client.localOffsetStoreDir, for broadcast consumers
-    trace: bool | str = False  # TR-02 enableMsgTrace or customizedTraceTopic; producers and consumers may override it
-    access_channel: str = "local"  # TR-10 AccessChannel: "cloud" uses one trace topic per region
+    api_timeout_ms: int = 3_000  # PR-03
+    offsets_dir: str = "~/.rocketmq_offsets"  # OF-02
+    trace: bool | str = False  # TR-02
+    access_channel: str = "local"  # TR-10
 
     def validate(self) -> list[str]:
         """All problems, each one sentence with the allowed range."""
@@ -94,10 +159,7 @@ class ClientSettings(ClusterAccess):
                 parse_address(address)
             except ConfigError as error:
                 problems += error.problems
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                problems.append(f"{name} is {value!r}, must be {low}..{high}")
+        problems += range_problems(self, RANGES)
         problems += self.access_problems()
         for name in ("namespace", "instance", "unit"):
             value = getattr(self, name)
@@ -116,7 +178,7 @@ class ClientSettings(ClusterAccess):
         return problems
 
 
-_RANGES: Final[dict[str, tuple[float, float]]] = {
+RANGES: Final[dict[str, tuple[float, float]]] = {
     "timeout": (0.001, 3600.0),
     "attempts": (1, 100),
     "avoid_ms_max": (0, 600_000),
@@ -214,8 +276,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def make_settings(values: Mapping[str, Any]) -> ClientSettings:
     """Validated settings. Raises ConfigError for unknown names and bad values."""
-    problems = [_unknown_setting(name) for name in values if name not in _PARSERS and name != "name_servers"]
-    merged = {name: value for name, value in values.items() if name in _PARSERS}
+    problems, merged = option_problems(values, ClientOptions.__annotations__, "setting")
     try:
         merged["name_servers"] = parse_addresses(values.get("name_servers", ()))
     except ConfigError as error:
@@ -231,21 +292,12 @@ def make_settings(values: Mapping[str, Any]) -> ClientSettings:
 def _parse_value(key: str, text: str) -> Any:
     parser = _PARSERS.get(key)
     if parser is None:
-        raise ConfigError(_unknown_setting(key))
+        raise ConfigError(option_problems({key: text}, _PARSERS, "setting")[0])
     try:
         return parser(text)
     except ValueError as error:
         shown = "the value" if key in _SECRETS else repr(text[:60])
         raise ConfigError(f"{key}: {shown} is not {_KINDS.get(parser, 'valid')}") from error
-
-
-def _unknown_setting(key: str) -> str:
-    near = difflib.get_close_matches(key, _PARSERS, 1, 0.5)
-    return f"unknown setting {key[:60]!r}" + (f", did you mean {near[0]!r}?" if near else f"; known: {_names()}")
-
-
-def _names() -> str:
-    return ", ".join(sorted(_PARSERS))
 
 
 def _boolean(text: str) -> bool:
@@ -308,7 +360,7 @@ class FromSettings:
     """Constructors of a client whose `__init__` takes the fields of ClientSettings."""
 
     @classmethod
-    def from_url(cls, url: str, **settings: Any) -> Self:
+    def from_url(cls, url: str, **settings: Unpack[ClientOptions]) -> Self:
         """A client for `rmq://[access:secret@]host:port[,host:port]?key=value`; arguments override the URL.
 
         `rmqs://` turns TLS on, the port defaults to 9876, the keys are fields of ClientSettings. Raises ConfigError.
@@ -319,7 +371,7 @@ class FromSettings:
         return cls(**{**parse_url(url), **settings})
 
     @classmethod
-    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Unpack[ClientOptions]) -> Self:
         """A client configured by environment variables, of this process unless another mapping is given.
 
         NameServers come from SATURNMQ_URL, or else from NAMESRV_ADDR; then SATURNMQ_ACCESS_KEY, _SECRET_KEY, _KEY_FILE,

@@ -15,6 +15,7 @@ from saturnmq.client.delays import LEVEL_SECONDS
 from saturnmq.client.message import Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.client.producer.settings import ProducerSettings
 from saturnmq.protocol.codes import EXACT_DELAY_FIELD, INNER_PRODUCER_GROUP, RETRY_PREFIX, PropertyKey, RequestCode
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -55,7 +56,9 @@ class SendBack:
         self._core = core
         self._group = group
         self.max_times = max_times
-        self._inner: Producer[bytes] = Producer(core, INNER_PRODUCER_GROUP, BytesCodec(), max_in_flight=64)
+        self._inner: Producer[bytes] = Producer(
+            core, INNER_PRODUCER_GROUP, BytesCodec(), ProducerSettings(max_in_flight=64, trace=False)
+        )
 
     async def send(self, message: Message[Any], level: int, reason: str = "", after: timedelta | None = None) -> None:
         """Return the message with this delay level.

@@ -5,13 +5,12 @@ Requirements: CA-06, CA-T1, API-01, API-17, API-18, API-20, API-23, TR-02.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
-from saturnmq.client.checks import consumer_group_problem
+from saturnmq.client.checks import consumer_group_problem, option_problems, range_problems
 from saturnmq.client.consumer.rebalance_strategies import Strategy, average
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.tracing import trace_topic_problem
@@ -20,7 +19,7 @@ from saturnmq.protocol.errors import ConfigError
 Model = Literal["cluster", "broadcast"]
 NO_LIMIT: Final = 2**31 - 1
 CONCURRENT_TIMES: Final = 16
-_RANGES: Final[dict[str, tuple[float, float]]] = {
+RANGES: Final[dict[str, tuple[float, float]]] = {
     "prefetch": (1, 65_535),
     "prefetch_bytes": (1, 2**40),
     "pull_batch": (1, 1024),
@@ -29,7 +28,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "pull_interval": (0, 65.535),
 }
 # Thresholds per topic, which None turns off.
-_TOPIC_MAXIMA: Final = {"prefetch_per_topic": 6_553_500, "prefetch_bytes_per_topic": 102_400 * 2**20}
+TOPIC_MAXIMA: Final = {"prefetch_per_topic": 6_553_500, "prefetch_bytes_per_topic": 102_400 * 2**20}
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -61,15 +60,18 @@ class ConsumerSettings:
     prefetch: unsettled messages per queue at which pulling pauses; it resumes at half.
     prefetch_bytes: unsettled body bytes over all queues at which pulling pauses; it resumes at half.
     prefetch_per_topic: replaces `prefetch` by this number divided by this member's queues of the topic, at least 1, after each
-    change of the assignment. prefetch_bytes_per_topic: unsettled body bytes of a queue at which pulling pauses, divided likewise;
-    `prefetch_bytes` still applies to all queues together. Each can be exceeded by one pull.
+    change of the assignment; can be exceeded by one pull.
+    prefetch_bytes_per_topic: unsettled body bytes of a queue at which pulling pauses, divided likewise; `prefetch_bytes` still
+    applies to all queues together; can be exceeded by one pull.
     start: "last", "first" or an aware datetime: where to begin in queues without a stored offset of the group. For a new group, a
     broker returns offset 0 for a queue whose first message is still in memory, regardless of this option.
-    pull_batch: messages per pull request. pull_interval: seconds between a pull that found messages and the next one of its queue.
+    pull_batch: messages per pull request.
+    pull_interval: seconds between a pull that found messages and the next one of its queue.
     max_times: redeliveries before a message goes to the dead-letter queue; None: 16, or unlimited if `ordered`.
     ack_timeout: seconds after which a message that was handed out but not settled is delivered again.
     strategy: how the members of the group divide the queues of a topic.
     ordered: one unsettled message per queue; a failed message blocks its queue for `suspend` seconds and is then repeated.
+    suspend: how long a failed message blocks its queue if `ordered`.
     auto_commit: False, which needs `ordered`, holds acknowledged messages of a queue until one of it is settled by `commit`, which
     commits them all, or by `rollback`, which puts them all back. At most `prefetch` messages of a queue can be held.
     model: "cluster" divides the queues among the members; "broadcast" gives all of them to every member, and a failed message is
@@ -109,12 +111,8 @@ class ConsumerSettings:
 
     def validate(self) -> list[str]:
         """All problems, one sentence each with the allowed range; empty if the options are valid."""
-        problems = []
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                problems.append(f"{name} is {value!r}, must be {low}..{high}")
-        for name, high in _TOPIC_MAXIMA.items():
+        problems = range_problems(self, RANGES)
+        for name, high in TOPIC_MAXIMA.items():
             value = getattr(self, name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (is_whole and 1 <= value <= high):
@@ -143,22 +141,15 @@ class ConsumerSettings:
         return problems
 
 
-_NAMES: Final = tuple(item.name for item in fields(ConsumerSettings))
-
-
-def _unknown_option(name: str) -> str:
-    near = difflib.get_close_matches(name, _NAMES, 1, 0.5)
-    return f"unknown option {name[:60]!r}, " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_NAMES)}")
-
-
 def consumer_settings(group: str, options: Mapping[str, Any], instance: str | None) -> ConsumerSettings:
     """Validate the options of a consumer of this group.
 
     instance: the instance name of the client; broadcast consumers need it, because it is part of their offset file's path (API-06).
     Raises ConfigError listing every problem.
     """
-    settings = ConsumerSettings(**{name: value for name, value in options.items() if name in _NAMES})
-    problems = [_unknown_option(name) for name in options if name not in _NAMES] + settings.validate()
+    problems, valid = option_problems(options, ConsumerOptions.__annotations__)
+    settings = ConsumerSettings(**valid)
+    problems += settings.validate()
     if problem := consumer_group_problem(group):
         problems.insert(0, problem)
     if settings.model == "broadcast" and not instance:

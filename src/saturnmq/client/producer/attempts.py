@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,7 @@ from saturnmq.client.hints import unreachable_broker
 from saturnmq.client.hooks import SendContext, SendHook, run_quietly
 from saturnmq.client.producer.retries import Retries
 from saturnmq.client.producer.send_request import Prepared, receipts, send_command
+from saturnmq.client.producer.settings import ProducerSettings
 from saturnmq.client.receipt import STATUS_BY_CODE, Receipt, SendStatus
 from saturnmq.client.selection import RoundRobin, shard
 from saturnmq.errors import (
@@ -38,7 +39,6 @@ from saturnmq.errors import (
 )
 from saturnmq.protocol.addresses import plain_address
 from saturnmq.protocol.bodies import MessageQueue
-from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.protocol.frames.command import Command
 
@@ -46,33 +46,18 @@ Selector = Callable[[Sequence[MessageQueue], Any], MessageQueue]
 # How the caller of a send chooses the queue: (shard_by, queue, selector, selector_arg), at most one of the first three.
 Choice: TypeAlias = tuple[str | int | None, MessageQueue | None, Selector | None, Any]
 
-# Response codes that are retried: those of PR-16, and by API-29 also SYSTEM_BUSY (2) and FLOW_CONTROL (215).
-RETRY_CODES: Final = frozenset(
-    {
-        int(ResponseCode.TOPIC_NOT_EXIST),
-        int(ResponseCode.SERVICE_NOT_AVAILABLE),
-        int(ResponseCode.SYSTEM_ERROR),
-        int(ResponseCode.NO_PERMISSION),
-        int(ResponseCode.NO_BUYER_ID),
-        int(ResponseCode.NOT_IN_CURRENT_UNIT),
-        int(ResponseCode.SYSTEM_BUSY),
-        int(ResponseCode.FLOW_CONTROL),
-    }
-)
 IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Attempts:
     """Sends prepared messages for one producer group."""
 
-    def __init__(
-        self, core: Core, group: str, *, max_in_flight: int, hooks: Sequence[SendHook], retry_codes: Iterable[int]
-    ) -> None:
+    def __init__(self, core: Core, group: str, settings: ProducerSettings) -> None:
         self._core = core
         self.group = namespaces.wrap(core.settings.namespace, group)
-        self._in_flight = InFlightLimit(max_in_flight, IN_FLIGHT_BYTES)
-        self._hooks: tuple[SendHook, ...] = tuple(hooks)
-        self._retry_codes = frozenset(retry_codes)
+        self._in_flight = InFlightLimit(settings.max_in_flight, IN_FLIGHT_BYTES)
+        self._hooks: tuple[SendHook, ...] = tuple(settings.hooks)
+        self._retry_codes = frozenset(settings.retry_codes)
         self._counter = RoundRobin(random.randrange(1 << 16))
         self._default_queues = str(core.settings.default_queues)
 

@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, TypeAlias, TypeVar, cast
 
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.hooks import SendHook
 from saturnmq.client.producer.attempts import Attempts, Choice
 from saturnmq.client.producer.retries import Retries
 from saturnmq.client.producer.send_request import Prepared, batch_of
+from saturnmq.client.producer.settings import ProducerSettings
 from saturnmq.client.receipt import Receipt
 from saturnmq.errors import ConnectFailed, LocalProtocolError
 from saturnmq.protocol.bodies import MessageQueue
@@ -37,9 +37,6 @@ from saturnmq.protocol.errors import ResponseError
 from saturnmq.protocol.message import BATCH_FIXED_BYTES, BATCH_MESSAGES_MAX, BatchItem
 
 E = TypeVar("E", bound=BaseException)
-BATCH_BYTES: Final = 65_536
-BATCH_BYTES_MAX: Final = 4_194_304
-LINGER_MS_MAX: Final = 10_000
 FIRST_MESSAGES_MAX: Final = 32  # of the first batch of an iteration; each further one may be twice as large
 SHARED_FROM: Final = 8  # messages; fewer than that cost client and broker less one by one
 CALM_ITERATIONS: Final = 3  # in a row with fewer messages in flight, until sends leave at once
@@ -81,28 +78,18 @@ class SendBatch:
 class Batching(Attempts):
     """Sends prepared messages in automatic batches.
 
-    linger_ms: how long a batch waits for more messages; 0: until the event-loop iteration ends. batch_bytes: of one request; 0: no
-    batches.
+    linger_ms of the settings: how long a batch waits for more messages; 0: until the event-loop iteration ends. batch_bytes: of one
+    request; 0: no batches.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        group: str,
-        *,
-        max_in_flight: int,
-        linger_ms: float,
-        batch_bytes: int,
-        hooks: Sequence[SendHook],
-        retry_codes: Iterable[int],
-    ) -> None:
-        super().__init__(core, group, max_in_flight=max_in_flight, hooks=hooks, retry_codes=retry_codes)
-        self._linger_s = linger_ms / 1000
-        self._batch_bytes = min(batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
+    def __init__(self, core: Core, group: str, settings: ProducerSettings) -> None:
+        super().__init__(core, group, settings)
+        self._linger_s = settings.linger_ms / 1000
+        self._batch_bytes = min(settings.batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
         self._open: dict[BatchKey, SendBatch] = {}
         self._calm_iterations = 0  # in a row, with fewer than SHARED_FROM messages in flight
         self._closed: deque[SendBatch] = deque()  # without a chosen queue, not started yet
-        self._first_messages_max = BATCH_MESSAGES_MAX if linger_ms else FIRST_MESSAGES_MAX
+        self._first_messages_max = BATCH_MESSAGES_MAX if settings.linger_ms else FIRST_MESSAGES_MAX
         self._messages_max = self._first_messages_max  # of the open batch without a chosen queue
         self._timer: asyncio.Handle | None = None  # of the next `_flush`
         self._starter: asyncio.Handle | None = None  # of the next `_start_next`

@@ -18,7 +18,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -37,12 +36,11 @@ from saturnmq.client.codecs import Codec
 from saturnmq.client.compression import COMPRESSION_FLAGS, compressor
 from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.connection.deadline import Deadline
-from saturnmq.client.connection.transaction_checks import Check, Checker
+from saturnmq.client.connection.transaction_checks import Checker
 from saturnmq.client.delays import Delay, delay_of
-from saturnmq.client.hooks import SendHook
 from saturnmq.client.message import Message, Outgoing, ReceivedMessage
-from saturnmq.client.producer.attempts import RETRY_CODES, Choice, Selector
-from saturnmq.client.producer.batching import BATCH_BYTES, Batching
+from saturnmq.client.producer.attempts import Choice, Selector
+from saturnmq.client.producer.batching import Batching
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
     BatchMessage,
@@ -53,6 +51,7 @@ from saturnmq.client.producer.send_request import (
     split_batches,
     transaction_flag,
 )
+from saturnmq.client.producer.settings import ProducerSettings
 from saturnmq.client.producer.transactions import Transaction
 from saturnmq.client.receipt import Receipt, TransactionState
 from saturnmq.client.tracing import PRODUCE, Tracer, TraceStats, trace_topic
@@ -82,35 +81,14 @@ class Producer(Batching, Generic[T]):
             await out.send_many("orders", [b"one", b"two", b"three"])
     """
 
-    def __init__(
-        self,
-        core: Core,
-        group: str,
-        codec: Codec[T],
-        *,
-        max_in_flight: int,
-        linger_ms: float = 0,
-        batch_bytes: int = BATCH_BYTES,
-        hooks: Sequence[SendHook] = (),
-        retry_codes: Iterable[int] = RETRY_CODES,
-        check: Check | None = None,
-        check_executor: Executor | None = None,
-        trace: bool | str | None = False,
-    ) -> None:
-        super().__init__(
-            core,
-            group,
-            max_in_flight=max_in_flight,
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            hooks=hooks,
-            retry_codes=retry_codes,
-        )
+    def __init__(self, core: Core, group: str, codec: Codec[T], settings: ProducerSettings) -> None:
+        super().__init__(core, group, settings)
         self._codec = codec
         self._compress = compressor(core.settings.compress_type, core.settings.compress_level)
-        self._trace_topic = trace_topic(trace, core.settings.trace)
+        self._trace_topic = trace_topic(settings.trace, core.settings.trace)
         self._tracer: Tracer | None = None
-        self._checker = Checker(check, codec, check_executor) if check is not None else None
+        check = settings.check
+        self._checker = Checker(check, codec, settings.check_executor) if check is not None else None
         self._topics: dict[str, str] = {}  # validated topic names -> names on the wire
         self._warned_tags: set[str] = set()
         self._lock = asyncio.Lock()

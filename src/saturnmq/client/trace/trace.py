@@ -33,6 +33,7 @@ from saturnmq.client.connection.url import ClientSettings
 from saturnmq.client.hooks import FAILED_PREFIX, ConsumeContext, ConsumeHook, EndContext, SendContext, SendHook
 from saturnmq.client.message import Ack
 from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.settings import ProducerSettings
 from saturnmq.client.receipt import SendStatus, TransactionState
 from saturnmq.client.trace.records import (
     CLOUD_TOPIC_PREFIX,
@@ -308,7 +309,8 @@ class ClientTracing:
                 self._trace_core = trace_core
             producer = self._senders.get(group)
             if producer is None:
-                producer = Producer(self._trace_core, group, BytesCodec(), max_in_flight=SENDS_MAX)
+                settings = ProducerSettings(max_in_flight=SENDS_MAX, trace=False)
+                producer = Producer(self._trace_core, group, BytesCodec(), settings)
                 await producer.start()
                 self._senders[group] = producer
             return producer
