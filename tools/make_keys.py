@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes docs/configuration.md, the reference of every configuration key, from the settings classes.
+"""Writes docs/configuration.md, the reference of every configuration key, and docs/client-options.md from the settings classes.
 
 The meaning of a key is taken from key_meanings.py, else it is the part of its requirement (docs/spec) that names it, else the
 field's name in words.
 
 usage: make_keys.py [--check]
-exit status: 0; 1 if --check finds that the page is not current.
+exit status: 0; 1 if --check finds that a page is not current.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
+import client_options
 from key_meanings import MEANINGS
 
 TOP: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = TOP / "docs" / "configuration.md"
+CLIENT_PAGE: Final = PAGE.with_name("client-options.md")
 SPEC: Final = TOP / "docs" / "spec"
 MEANING_CHARACTERS_MAX: Final = 220
 HEAD: Final = """# Configuration keys
@@ -146,9 +148,11 @@ def page() -> str:
 
 
 def main() -> int:
+    texts = {PAGE: page(), CLIENT_PAGE: client_options.page()}
     if sys.argv[1:] == ["--check"]:
-        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page())
-    PAGE.write_text(page(), encoding="utf-8")
+        return int(any(not path.exists() or path.read_text(encoding="utf-8") != text for path, text in texts.items()))
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 
