@@ -6,6 +6,7 @@ Requirements: CLI-01.
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from saturnmq.cli.commands import COMMANDS, COMMON, VERSION
 from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.output import EXIT_CODES
 from saturnmq.cli.table import CliCommand, Option, add_options, sentence
-from saturnmq.spark.pipelines import NAMES, pipeline
+from saturnmq.spark.pipelines import NAMES, TOOLS, pipeline
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
@@ -67,9 +68,8 @@ def lines_of(command: CliCommand) -> Iterator[str]:
     if name in NAMES and command.delegates:
         yield from pipeline_lines(name)
     elif command.delegates:
-        from saturnmq.spark.packing import parser
-
-        yield from table([action for action in parser()._actions if "--help" not in action.option_strings])
+        parser = importlib.import_module(TOOLS[name]).parser()
+        yield from table([action for action in parser._actions if "--help" not in action.option_strings])
     elif command.options:
         yield from table(actions(command.options))
 

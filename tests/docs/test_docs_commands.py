@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import re
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from saturnmq.cli.mqadmin.table import COMMANDS as ADMIN_COMMANDS
 from saturnmq.cli.mqadmin.table import find
 from saturnmq.cli.run import admin_words
 from saturnmq.cli.table import Option
-from saturnmq.spark import packing
 from saturnmq.spark.pipelines import NAMES
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
@@ -68,9 +68,12 @@ def optional(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def pipeline_parser(name: str) -> argparse.ArgumentParser:
     """The parser to which a command of the table delegates."""
-    from saturnmq.spark.pipelines import pipeline, running
+    from saturnmq.spark.pipelines import TOOLS, pipeline, running
 
-    return packing.parser() if name == "pack" else running.parser_of(pipeline(name))
+    if name in TOOLS:
+        parser: argparse.ArgumentParser = importlib.import_module(TOOLS[name]).parser()
+        return parser
+    return running.parser_of(pipeline(name))
 
 
 def filled(words: tuple[str, ...]) -> list[str]:

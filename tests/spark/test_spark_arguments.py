@@ -27,7 +27,7 @@ DAY = 1_772_323_200_000  # 2026-03-01
     ],
 )
 def test_time_of_a_read_is_any_form_of_an_instant(time: Any) -> None:
-    assert topic_reads._unix_ms("since", time) == DAY
+    assert topic_reads.unix_ms("since", time) == DAY
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_time_of_a_read_is_any_form_of_an_instant(time: Any) -> None:
 )
 def test_time_of_a_read_outside_its_range_is_an_error(time: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        topic_reads._unix_ms("since", time)
+        topic_reads.unix_ms("since", time)
 
 
 def test_arguments_of_a_read_are_checked_before_spark_is_asked() -> None:

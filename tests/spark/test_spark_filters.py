@@ -20,7 +20,7 @@ from saturnmq.protocol.errors import ConfigError
 from saturnmq.protocol.message import java_hash
 from saturnmq.spark import index_lookup
 from saturnmq.spark.source import RocketMQDataSource
-from saturnmq.spark.topic_reads import TopicReads, _narrowing, _unix_ms
+from saturnmq.spark.topic_reads import TopicReads, _narrowing, unix_ms
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -87,7 +87,7 @@ def bodies(found: list[Row]) -> list[int]:
 
 
 def ms(row: Row) -> int:
-    return _unix_ms("since", row["storeTimestamp"])
+    return unix_ms("since", row["storeTimestamp"])
 
 
 def meets(row: Row, asked: dict[str, Any]) -> bool:
@@ -194,13 +194,13 @@ def test_queue_that_no_topic_has_is_rejected(broker: SyncEmbeddedBroker) -> None
 def test_times_of_where_are_instants_rounded_up_to_ms() -> None:
     base = datetime(2026, 3, 1, 12, tzinfo=UTC)
     at = int(base.timestamp() * 1000)
-    assert _unix_ms("since", base) == _unix_ms("since", base.replace(tzinfo=None)) == at
-    assert _unix_ms("since", "2026-03-01T12:00:00") == _unix_ms("since", "2026-03-01T13:00:00+01:00") == at
-    assert _unix_ms("since", base.astimezone(timezone(timedelta(hours=-8)))) == at
-    assert _unix_ms("since", base + timedelta(microseconds=1)) == at + 1, "rows have whole ms: 12:00:00.000 is earlier"
-    assert _unix_ms("until", at) == at and _unix_ms("until", "2026-03-01") == at - 12 * 3_600_000
+    assert unix_ms("since", base) == unix_ms("since", base.replace(tzinfo=None)) == at
+    assert unix_ms("since", "2026-03-01T12:00:00") == unix_ms("since", "2026-03-01T13:00:00+01:00") == at
+    assert unix_ms("since", base.astimezone(timezone(timedelta(hours=-8)))) == at
+    assert unix_ms("since", base + timedelta(microseconds=1)) == at + 1, "rows have whole ms: 12:00:00.000 is earlier"
+    assert unix_ms("until", at) == at and unix_ms("until", "2026-03-01") == at - 12 * 3_600_000
     with pytest.raises(ConfigError, match="since='yesterday' is no time"):
-        _unix_ms("since", "yesterday")
+        unix_ms("since", "yesterday")
 
 
 def test_arguments_of_where_reject_what_is_ambiguous() -> None:

@@ -29,6 +29,7 @@ from saturnmq.spark.fetch import DataLossError
 from saturnmq.spark.log_scan import log_files
 from saturnmq.spark.pipelines import (
     NAMES,
+    archive,
     audit,
     dlq,
     export,
@@ -250,7 +251,7 @@ def make_store(folder: Path) -> int:
         for n in range(count):
             body = b"body %d/%d" % (number, n)
             made = encode_record(Message(topic="0123", body=body, properties_raw=b"KEYS\x01k", queue_offset=at,
-                                         store_timestamp_ms=1000, physical_offset=base + len(data),
+                                         store_timestamp_ms=1000 + at, physical_offset=base + len(data),
                                          store_host=Host("1.2.3.4", 5)))  # fmt: skip
             if (number, n) == (0, 5):
                 made = made.replace(body, body[::-1])
@@ -281,6 +282,10 @@ def test_files_reports_damage_and_keeps_valid_records(spark: Any, tmp_path: Path
     archived = replay.build(spark, replay.ReplayConf(lake=conf.lake, path=conf.path, topic="0123", keys=("k",)))
     resent = [(r["queue_offset"], bytes(r["body"]), r["offset_msg_id"]) for r in archived.collect()]
     assert len({message_id for *_, message_id in resent}) == records - 2, "replay --path"
+    archive.put(conf.path, f"file://{tmp_path}/archive", "zstd", quietly)
+    again = replay.ReplayConf(lake=conf.lake, path=f"file://{tmp_path}/archive", topic="0123",
+                              since="1970-01-01T00:00:01.003Z", until="1970-01-01T00:00:01.008Z")  # fmt: skip
+    assert [r["queue_offset"] for r in replay.build(spark, again).collect()] == [3, 4, 6, 7]
     rows = lake.table(spark, conf.table("messages"), lake.MESSAGES).collect()
     assert sorted(r["queue_offset"] for r in rows) == [n for n in range(30) if n not in (5, 12)]
     assert {(r["queue_offset"], bytes(r["body"])) for r in rows} == {(offset, body) for offset, body, _ in resent}

@@ -569,6 +569,13 @@ SPARK: Final = (
         (flag("--check", help="report Java, Python and Spark, and whether a worker works"),),
     ),
     CliCommand(
+        "spark archive",
+        "closed commit log files to a bucket, and back",
+        "saturnmq spark archive s3://logs/broker-a --from ./data/store",
+        "saturnmq.cli.spark:run_pipeline",
+        delegates=True,
+    ),
+    CliCommand(
         "spark pack",
         "pack what executors of a cluster need into one file",
         "saturnmq spark pack env.tar.gz --needed",

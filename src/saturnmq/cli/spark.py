@@ -16,12 +16,14 @@ from saturnmq.protocol.errors import ConfigError
 def run_check(args: argparse.Namespace) -> int:
     """Report what runs here, for `saturnmq spark --check`."""
     if not args.check:
-        raise ConfigError("name a pipeline or pack, or give --check; saturnmq spark --help lists the pipelines")
+        raise ConfigError(
+            "name a pipeline, archive or pack, or give --check; saturnmq spark --help lists the pipelines"
+        )
     return _run(args, ["--check"])
 
 
 def run_pipeline(args: argparse.Namespace) -> int:
-    """Run a pipeline, or `pack`."""
+    """Run a pipeline, `archive` or `pack`."""
     if args.check:
         raise ConfigError(f"--check stands alone, without {args.action}")
     return _run(args, [args.action])

@@ -26,7 +26,6 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ResponseError, SaturnError, StoreError, response_error
 from saturnmq.protocol.message import RECORD_FIXED_BYTES
 from saturnmq.protocol.offsets import QueueOffset
-from saturnmq.spark.local_paths import arrow_uri
 from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.queue_state import QueueState, queue_states
 from saturnmq.spark.ranges import QueueRange
@@ -79,9 +78,9 @@ def met_loss(options: SourceOptions, loss: DataLoss, work: str) -> None:
         raise DataLossError(str(loss))
     logger.warning("%s", loss)
     if options.data_loss_log:
-        from pyarrow import fs
+        from saturnmq.spark.object_store import file_system
 
-        system, folder = fs.FileSystem.from_uri(arrow_uri(options.data_loss_log))
+        system, folder = file_system(options.data_loss_log)
         system.create_dir(folder, recursive=True)
         loss_key = json.dumps([loss.topic, loss.broker, loss.queue_id, loss.begin, work])
         loss_id = hashlib.sha256(loss_key.encode()).hexdigest()[:16]

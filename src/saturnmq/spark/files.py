@@ -20,7 +20,6 @@ from saturnmq.spark import index_files, queue_units
 from saturnmq.spark.decode import Ints, Selection, decode_block, joined, readable_parts, rebatched
 from saturnmq.spark.fetch import DataLoss, met_loss
 from saturnmq.spark.index_files import IndexPiece
-from saturnmq.spark.log_archive import is_archive
 from saturnmq.spark.log_scan import NO_LIMIT, Chunk, FilePiece, chunks, log_files, pieces_of
 from saturnmq.spark.options import COLUMNS, SourceOptions
 from saturnmq.spark.queue_units import QueuePiece
@@ -50,8 +49,10 @@ def plan_files(options: SourceOptions, columns: tuple[str, ...] = COLUMNS) -> li
             f"option plan=queues: {options.path!r} has no consume queues of the topics that can be relied on"
         )
     for file in log_files(options.path, uncommitted=options.uncommitted, base_offset=options.base_offset):
+        if not (options.starting_ms or 0) <= file.last_ms or file.first_ms >= (options.ending_ms or NO_LIMIT):
+            continue  # an archived file without rows of that time: it is not fetched
         try:
-            if is_archive(file.path) or file.base + Path(file.path).stat().st_size > since:
+            if file.is_copied or file.base + Path(file.path).stat().st_size > since:
                 pieces += pieces_of(file, split=options.split, begin=max(since - file.base, 0))
         except FileNotFoundError:
             _gone(options, file.path, file.base, file.base)

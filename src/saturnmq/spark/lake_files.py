@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import fs, parquet
 
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.local_paths import arrow_uri
+from saturnmq.spark.object_store import file_system
 
 FILE_COLUMNS: Final = "path string, size bigint, rows bigint, partition string, stats string"
 FILE_BYTES_MAX: Final = 512 << 20
@@ -99,7 +99,7 @@ class FileWriter:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layout = self.layout
-        system, root = fs.FileSystem.from_uri(arrow_uri(layout.root))
+        system, root = file_system(layout.root)
         open_files: dict[tuple[str | None, ...], _OpenFile] = {}
         closed: list[DataFile] = []
         buffered_bytes = 0
@@ -159,7 +159,7 @@ class FileReader:
     layout: FileLayout
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        system, root = fs.FileSystem.from_uri(arrow_uri(self.layout.root))
+        system, root = file_system(self.layout.root)
         for row in (row for batch in batches for row in batch.to_pylist()):
             with system.open_input_file(f"{root}/{row['path']}") as stream:
                 for batch in parquet.ParquetFile(stream).iter_batches(READ_ROWS):

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol
 
+from saturnmq.config.settings import without_credentials
 from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark.local_paths import local_path
+from saturnmq.spark.local_paths import local_path, path_or_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +94,10 @@ def target_of(
     check_format("format", name)
     if name != ICEBERG and (catalog or namespace):
         raise ConfigError(f"format={name}: a catalog and a namespace are of iceberg tables only")
-    folder = local_path(path)
+    try:
+        folder = local_path(path_or_url(path))
+    except ValueError as error:
+        raise ConfigError(f"{without_credentials(path)}: {error}") from None
     if name != PARQUET and folder is not None and set("%?") & set(str(folder)):
         raise ConfigError(
             f"{path}: a path of a {name} table cannot have % or ? in it, which {PACKAGES[name]} takes for part of a URL"

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://([^/]*))?(.*)", re.DOTALL)
+_CREDENTIALS = re.compile(r"[^:]+://[^@]*:[^@]*@")  # abfs://CONTAINER@ACCOUNT has none
 
 
 def local_path(text: str) -> Path | None:
@@ -20,10 +21,16 @@ def local_path(text: str) -> Path | None:
     return Path(path) if scheme.lower() == "file" and host in (None, "", "localhost") else None
 
 
-def arrow_uri(text: str) -> str:
-    """Return the URI by which Arrow opens the folder that a path or URI names.
-
-    arrow_uri("file:/data/a b") == arrow_uri("/data/a b") == "file:///data/a%20b"
-    """
-    path = local_path(text)
-    return text if path is None else path.absolute().as_uri()
+def path_or_url(text: str) -> str:
+    """Return a path or URL as it is. Raises ValueError for a URL with credentials, or with options behind a question mark."""
+    if local_path(text) is None:
+        if _CREDENTIALS.match(text):
+            raise ValueError(
+                "a URL is shown in plans and logs: set credentials in the environment, such as AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or in a file of the library, such as ~/.aws/credentials"
+            )
+        if "?" in text:
+            raise ValueError(
+                "has options behind a question mark; set them in the environment, such as AWS_ENDPOINT_URL"
+            )
+    return text

@@ -29,7 +29,7 @@ from saturnmq.raft.ledger.layout import BLANK, HEADER
 from saturnmq.raft.ledger.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.spark.decode import Ints
 from saturnmq.spark.local_paths import local_path
-from saturnmq.spark.log_archive import is_archive, number_of, opened
+from saturnmq.spark.log_archive import FILES, MANIFEST, archived_files, is_archive, number_of, opened
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -43,6 +43,7 @@ class ScanFile(NamedTuple):
     """One file of a log.
 
     base: physical offset of its first byte. last: the file that the broker appends to. committed: last ledger index to read.
+    sha256, first_ms, last_ms: checksum and store times of an archived file, as its manifest says.
     """
 
     path: str
@@ -50,6 +51,14 @@ class ScanFile(NamedTuple):
     ledger: bool = False
     last: bool = False
     committed: int = NO_LIMIT
+    sha256: str = ""
+    first_ms: int = 0
+    last_ms: int = NO_LIMIT
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether it is read through a temporary copy, by one task."""
+        return bool(self.sha256) or is_archive(self.path) or local_path(self.path) is None
 
 
 class FilePiece(NamedTuple):
@@ -62,6 +71,7 @@ class FilePiece(NamedTuple):
     ledger: bool
     last: bool
     committed: int
+    sha256: str = ""
 
 
 class DamagedRange(NamedTuple):
@@ -84,20 +94,24 @@ class Chunk:
 
 
 def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None = None) -> list[ScanFile]:
-    """Return the files of a store root, a commitlog folder, a DLedger folder or a single file, in order.
+    """Return the files of a store root, a commitlog folder, a DLedger folder, an archive or a single local file, in order.
 
     Compressed files are included unless the same file exists uncompressed. base_offset: physical offset of the first byte of a
     single file whose name does not contain it. Raises ConfigError.
     """
     root = local_path(path)
-    if root is None:
-        raise ConfigError(f"option path={path!r}: mode=files reads a local disk; copy the store to one, or mount it")
-    if root.is_file():
+    if root is not None and root.is_file():
         return [_named(root, ledger=False, last=True, base=base_offset)]
     if base_offset is not None:
         raise ConfigError(
             f"option baseOffset={base_offset}: path={path!r} is no file; files of folders have their names"
         )
+    if root is None or (root / MANIFEST).is_dir():
+        return [
+            ScanFile(f"{path.rstrip('/')}/{FILES}/{file.name}", file.base, file.ledger, sha256=file.sha256,
+                     first_ms=file.first_ms, last_ms=file.last_ms)
+            for file in archived_files(path)
+        ] or _remote_files(path)  # fmt: skip
     if not root.is_dir():
         raise ConfigError(f"option path={path!r}: no such folder")
     ledgers = sorted(p for p in root.glob("dledger-*") if (p / "data").is_dir())
@@ -121,6 +135,26 @@ def log_files(path: str, *, uncommitted: bool = False, base_offset: int | None =
     while len(files) > 1 and _is_empty(Path(files[-1].path)):
         files.pop()  # preallocated, as by Apache RocketMQ; the end of the log is in the previous file
     return [*files[:-1], files[-1]._replace(last=True)] if files else []
+
+
+def _remote_files(url: str) -> list[ScanFile]:
+    """Return the files of a commit log that was copied to another file system as it was. Raises ConfigError, StoreError."""
+    from pyarrow import fs
+
+    from saturnmq.spark.object_store import file_system, service_errors
+
+    system, root = file_system(url)
+    for name in ("", "/commitlog"):
+        with service_errors(url):
+            infos = system.get_file_info(fs.FileSelector(f"{root}{name}", allow_not_found=True))
+        names = sorted(
+            (info.base_name for info in infos), reverse=True
+        )  # a file takes the place of its compressed form
+        name_by_number = {number: file for file in names if (number := number_of(Path(file))) is not None}
+        if name_by_number:
+            folder, end = f"{url.rstrip('/')}{name}", max(name_by_number)
+            return [ScanFile(f"{folder}/{file}", at, last=at == end) for at, file in sorted(name_by_number.items())]
+    raise ConfigError(f"option path={url!r}: it holds no archive of saturnmq spark archive, and no commit log")
 
 
 def _is_empty(path: Path) -> bool:
@@ -171,20 +205,25 @@ def _committed(checkpoint: Path) -> int:
     return NO_LIMIT
 
 
+def piece_of(file: ScanFile, begin: int = 0, end: int = NO_LIMIT) -> FilePiece:
+    """Return bytes [begin, end) of a file as one task."""
+    return FilePiece(file.path, file.base, begin, end, file.ledger, file.last, file.committed, file.sha256)
+
+
 def pieces_of(file: ScanFile, *, split: str = "walk", begin: int = 0) -> list[FilePiece]:
     """Split a file into tasks of about 64 MiB with exact ends, found by walking from frame to frame (FMD-03).
 
     split=file: the whole file is one task; the last file is still walked to find its end. split=resync: little is read, and
     each task begins at the first frame after its nominal start that passes all checks; a body that contains a complete forged
-    frame there would be accepted. A compressed file is one task. begin: where the first task starts, the start of a frame.
+    frame there would be accepted. A compressed, remote or archived file is one task.
+    begin: where the first task starts, the start of a frame.
     """
-    if is_archive(file.path):
+    size = NO_LIMIT if file.is_copied else Path(file.path).stat().st_size
+    whole = piece_of(file, begin, size)
+    if file.is_copied:
         if not file.last:
-            return [FilePiece(file.path, file.base, begin, NO_LIMIT, file.ledger, file.last, file.committed)]
-        size, split = NO_LIMIT, "file"
-    else:
-        size = Path(file.path).stat().st_size
-    whole = FilePiece(file.path, file.base, begin, size, file.ledger, file.last, file.committed)
+            return [whole]
+        split = "file"
     if split == "resync":
         starts = [begin, *_starts(whole)]
         pieces = [whole._replace(begin=a, end=b, last=False) for a, b in pairwise(starts)]
@@ -211,7 +250,7 @@ def pieces_of(file: ScanFile, *, split: str = "walk", begin: int = 0) -> list[Fi
         cuts = [(a, min(b, end)) for a, b in cuts if a < end]
     if end > begin:
         cuts.append((begin, end))
-    return [FilePiece(file.path, file.base, a, b, file.ledger, file.last, file.committed) for a, b in cuts]
+    return [whole._replace(begin=a, end=b) for a, b in cuts]
 
 
 def _whole(chunk: Chunk, head_bytes: int) -> int:
@@ -241,9 +280,9 @@ def _starts(piece: FilePiece) -> list[int]:
 def chunks(piece: FilePiece, *, stop_at_bad: bool = False) -> Iterator[Chunk]:
     """Yield the whole frames of a piece, in order; damage is a chunk with `damaged` and no records.
 
-    Raises OSError when the file was deleted, CorruptRecord for a compressed file that cannot be decompressed.
+    Raises OSError when the file was deleted, and the errors of `log_archive.unpacked`.
     """
-    with opened(piece.path) as handle:
+    with opened(piece.path, piece.sha256) as handle:
         piece = piece._replace(end=min(piece.end, os.fstat(handle).st_size))
         at, want = piece.begin, CHUNK_BYTES
         while at < piece.end:

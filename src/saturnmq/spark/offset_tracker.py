@@ -37,7 +37,6 @@ from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.spark.connect import ConnectionOptions, Link, linked
-from saturnmq.spark.local_paths import arrow_uri
 from saturnmq.spark.parallel import gathered
 from saturnmq.spark.planning import records_at
 from saturnmq.spark.ranges import Key, from_offset
@@ -396,8 +395,9 @@ def stop_all() -> None:
 def write_lag(lag: Lag, uri: str) -> None:
     """Write the lag's rows as one Parquet file in a folder."""
     import pyarrow as pa
-    from pyarrow import fs
     from pyarrow import parquet as pq
+
+    from saturnmq.spark.object_store import file_system
 
     now = pa.scalar(int(time.time() * 1_000_000), type=pa.timestamp("us", tz="UTC")).as_py()
     rows = [
@@ -409,7 +409,7 @@ def write_lag(lag: Lag, uri: str) -> None:
         for key, behind in lag.by_queue.items()
     ]  # fmt: skip
     if rows:
-        system, folder = fs.FileSystem.from_uri(arrow_uri(uri))
+        system, folder = file_system(uri)
         system.create_dir(folder, recursive=True)
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/lag-{lag.run}-{lag.batch}.parquet", filesystem=system)
 

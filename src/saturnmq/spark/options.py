@@ -17,6 +17,7 @@ from saturnmq.filter import SQL92
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import option_table as table
 from saturnmq.spark.connect import ConnectionOptions
+from saturnmq.spark.local_paths import path_or_url
 
 MAPPERS_ENVIRONMENT: Final = "SATURNMQ_SPARK_MAPPERS"  # of the driver or of planners: what option mapArrow may name
 EARLIEST: Final = -2
@@ -249,7 +250,7 @@ def _check_mapper(values: Mapping[str, Any], problems: list[str], mappers: Itera
 _TABLE: Final[table.OptionTable] = {
     **table.CONNECTION,
     "mode": ("mode", table.one_of("broker", "files")),
-    "path": ("path", table.text),
+    "path": ("path", lambda text: path_or_url(table.text(text))),
     "subscribe": ("topics", table.names),
     "topic": ("topics", table.names),
     "subscribePattern": ("pattern", table.pattern),

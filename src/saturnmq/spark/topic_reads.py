@@ -188,7 +188,7 @@ def _narrowing(**arguments: Any) -> dict[str, str]:
     options = {}
     for name, value in set_arguments.items():
         if name in ("since", "until"):
-            options["startingTimestamp" if name == "since" else "endingTimestamp"] = str(_unix_ms(name, value))
+            options["startingTimestamp" if name == "since" else "endingTimestamp"] = str(unix_ms(name, value))
             continue
         if name == "sql":
             if not isinstance(value, str):
@@ -203,7 +203,7 @@ def _narrowing(**arguments: Any) -> dict[str, str]:
     return options
 
 
-def _unix_ms(name: str, time: Any) -> int:
+def unix_ms(name: str, time: Any) -> int:
     """Return the first millisecond at or after a time: store times are whole milliseconds. Raises ConfigError."""
     moment = time
     if isinstance(moment, str):

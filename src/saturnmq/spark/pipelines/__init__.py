@@ -37,6 +37,7 @@ EXAMPLES: Final = {
     "compact": "saturnmq spark compact ./lake/messages",
 }
 NAMES: Final = tuple(SUMMARIES)
+TOOLS: Final = {"archive": f"{__name__}.archive", "pack": "saturnmq.spark.packing"}  # commands without a session
 
 
 def pipeline(name: str) -> Pipeline[Any]:
@@ -50,21 +51,20 @@ def pipeline(name: str) -> Pipeline[Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `NAME OPTIONS...`, `pack`, or `--check`; return the exit code of PIP-05."""
+    """Run `NAME OPTIONS...`, `archive`, `pack`, or `--check`; return the exit code of PIP-05."""
     from saturnmq.spark.pipelines import running
 
     if list(argv[:1]) == ["--check"]:
         from saturnmq.spark.check import main as check
 
         return check(argv[1:])
-    if list(argv[:1]) == ["pack"]:
-        from saturnmq.spark.packing import main as pack
-
-        return pack(argv[1:])
+    if argv and argv[0] in TOOLS:
+        code: int = importlib.import_module(TOOLS[argv[0]]).main(argv[1:])
+        return code
     if not argv or argv[0] in ("-h", "--help"):
         print(running.overview([pipeline(name) for name in NAMES]), flush=True)
         return 0 if argv else 2
     return running.run(pipeline(argv[0]), argv[1:])
 
 
-__all__ = ["EXAMPLES", "NAMES", "SUMMARIES", "main", "pipeline"]
+__all__ = ["EXAMPLES", "NAMES", "SUMMARIES", "TOOLS", "main", "pipeline"]

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from saturnmq.protocol.errors import MessageError
 from saturnmq.protocol.message import decode_record
 from saturnmq.spark.log_archive import opened
-from saturnmq.spark.log_scan import NO_LIMIT, FilePiece, ScanFile, chunks, log_files
+from saturnmq.spark.log_scan import ScanFile, chunks, log_files, piece_of
 from saturnmq.spark.pipelines import SUMMARIES, lake, running
 from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
 
@@ -34,12 +34,17 @@ FILES_MAX: Final = 1_000_000
 
 @dataclass(frozen=True)
 class FilesConf(Conf):
-    """Records to read. topics: all when empty. broker_name: value of column broker_name, which files do not contain."""
+    """Records to read. topics: all when empty. broker_name: value of column broker_name, which files do not contain.
+
+    since_ms, until_ms: store times to read, which saves fetching the other files of an archive.
+    """
 
     path: str = ""
     topics: str = ""
     broker_name: str | None = None
     include_system: bool = False
+    since_ms: int | None = None
+    until_ms: int | None = None
     partition_by: tuple[str, ...] = lake.PARTITIONS
 
 
@@ -47,6 +52,8 @@ def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
     """Return the messages; damaged records are skipped and recorded under LAKE/_damage."""
     options = {"mode": "files", "path": conf.path, "plan": "log", "corrupt": "report", "columns": lake.SOURCE_COLUMNS,
                "dataLossLog": conf.table("_damage"), "includeSystem": str(conf.include_system).lower()}  # fmt: skip
+    times = {"startingTimestamp": conf.since_ms, "endingTimestamp": conf.until_ms}
+    options |= {name: str(time_ms) for name, time_ms in times.items() if time_ms is not None}
     if conf.topics:
         options["topic"] = conf.topics
     if conf.broker_name:
@@ -57,7 +64,7 @@ def build(spark: SparkSession, conf: FilesConf) -> DataFrame:
 def check_file(file: ScanFile) -> tuple[str, int, int, int, int, int, bool]:
     """Return a row of `commitlog_check`: from the file's first byte to the end of its last valid record. Runs in a worker."""
     frames, bad_crc, holes, torn, end = 0, 0, 0, False, 0
-    for chunk in chunks(FilePiece(file.path, file.base, 0, NO_LIMIT, file.ledger, file.last, file.committed)):
+    for chunk in chunks(piece_of(file)):
         for damage in chunk.damaged:
             if not damage.torn:
                 holes += 1
@@ -123,7 +130,10 @@ def run(spark: SparkSession, conf: FilesConf, step: Callable[[str], Any]) -> Pip
 def options(p: argparse.ArgumentParser) -> None:
     """Add the pipeline's own options."""
     p.add_argument(
-        "--path", required=True, metavar="DIR", help="store folder, its commitlog, a DLedger folder, or one file"
+        "--path",
+        required=True,
+        metavar="DIR|URL",
+        help="store folder, its commitlog, a DLedger folder, an archive, or one file",
     )
     p.add_argument("--topic", default="", metavar="TOPIC,...", help="only these topics (default all)")
     p.add_argument("--broker-name", metavar="NAME", help="what column broker_name says")

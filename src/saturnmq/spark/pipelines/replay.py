@@ -16,7 +16,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +25,7 @@ from saturnmq.protocol.codes import RESERVED_PROPERTIES
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark.pipelines import SUMMARIES, files, lake, running
 from saturnmq.spark.pipelines.running import Conf, Pipeline, PipelineOutcome
+from saturnmq.spark.topic_reads import unix_ms
 
 REPLAY_OF: Final = "REPLAY_OF"
 LOG: Final = (
@@ -70,31 +70,27 @@ class ReplayConf(Conf):
 
 def build(spark: SparkSession, conf: ReplayConf) -> DataFrame:
     """Return the selected messages as lake rows."""
+    since, until = (
+        unix_ms(name, text) if text else None for name, text in (("since", conf.since), ("until", conf.until))
+    )
     if conf.path:
-        rows = files.build(spark, files.FilesConf(lake=conf.lake, path=conf.path, topics=conf.topic or ""))
+        rows = files.build(spark, files.FilesConf(lake=conf.lake, path=conf.path, topics=conf.topic or "",
+                                                  since_ms=since, until_ms=until))  # fmt: skip
     else:
         rows = lake.table(
             spark, conf.table("messages"), lake.MESSAGES, needed="saturnmq spark export or files makes it"
         )
     if conf.topic:
         rows = rows.where(f.col("topic") == conf.topic)
-    if conf.since:
-        rows = rows.where(f.col("store_ts") >= f.lit(_time(conf.since)))
-    if conf.until:
-        rows = rows.where(f.col("store_ts") < f.lit(_time(conf.until)))
+    if since is not None:
+        rows = rows.where(f.col("store_ts") >= f.timestamp_millis(f.lit(since)))
+    if until is not None:
+        rows = rows.where(f.col("store_ts") < f.timestamp_millis(f.lit(until)))
     if conf.tags:
         rows = rows.where(f.col("tags").isin(*conf.tags))
     if conf.keys:
         rows = rows.where(f.arrays_overlap(f.split("keys", " "), f.array(*[f.lit(key) for key in conf.keys])))
     return rows.where(conf.where) if conf.where else rows
-
-
-def _time(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no time, such as 2026-01-31T12:00:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def outgoing(rows: DataFrame) -> DataFrame:
@@ -228,7 +224,9 @@ def options(p: argparse.ArgumentParser) -> None:
     """Add the pipeline's own options."""
     running.broker_options(p)
     p.add_argument("--to", required=True, metavar="TOPIC", help="destination")
-    p.add_argument("--path", metavar="DIR", help="replay from commit log files instead of LAKE/messages")
+    p.add_argument(
+        "--path", metavar="DIR|URL", help="replay from commit log files or an archive, not from LAKE/messages"
+    )
     p.add_argument("--topic", help="only messages of this topic")
     p.add_argument("--since", metavar="TIME", help="stored at this time (UTC) or later")
     p.add_argument("--until", metavar="TIME", help="stored before this time (UTC)")

@@ -24,10 +24,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from saturnmq.config.settings import without_credentials
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.spark import session
 from saturnmq.spark.fetch import DataLossError
-from saturnmq.spark.local_paths import local_path
+from saturnmq.spark.local_paths import local_path, path_or_url
 from saturnmq.spark.offset_tracker import stop_all
 from saturnmq.spark.option_table import duration_ms, flag
 from saturnmq.spark.pipelines.ownership import LocalFiles
@@ -127,7 +128,10 @@ class Pipeline(Generic[C]):
 
 def overview(pipelines: Sequence[Pipeline[Any]]) -> str:
     """Return the list of pipelines."""
-    lines = ["usage: saturnmq spark PIPELINE ..., saturnmq spark pack OUT, saturnmq spark --check", ""]
+    lines = [
+        "usage: saturnmq spark PIPELINE ..., saturnmq spark archive URL, saturnmq spark pack OUT, saturnmq spark --check",
+        "",
+    ]
     lines += [f"  {p.name:8} {p.summary}" for p in pipelines]
     return "\n".join([*lines, "", "saturnmq spark PIPELINE --help shows inputs, outputs and guarantees"])
 
@@ -201,14 +205,14 @@ def parsed(option: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise ConfigError(f"option {option}={text}: {error}") from None
+        raise ConfigError(f"option {option}={without_credentials(text)}: {error}") from None
 
 
 def common(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of Conf from the command line."""
     return {
         "name_servers": getattr(args, "name_servers", ""),
-        "lake": args.lake,
+        "lake": parsed("--lake", args.lake, path_or_url),
         "interval_ms": interval_ms_of(args) if hasattr(args, "trigger") else None,
         "max_bad": args.max_bad,
         "fail_on_data_loss": parsed("--fail-on-data-loss", getattr(args, "fail_on_data_loss", "true"), flag),
