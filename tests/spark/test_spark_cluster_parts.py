@@ -92,7 +92,13 @@ def test_pack_zip_is_importable_and_logs_decoder_once(tmp_path: Path) -> None:
     assert main(["pack", str(zipped)]) == 0
     with zipfile.ZipFile(zipped) as archive:
         names = set(archive.namelist())
-    assert {"saturnmq/__init__.py", "saturnmq/__init__.pyc", "saturnmq/py.typed", "saturnmq/spark/decode.pyc"} <= names
+    assert {
+        "saturnmq/__init__.py",
+        "saturnmq/__init__.pyc",
+        "saturnmq/py.typed",
+        "saturnmq/spark/decode.pyc",
+        "pyspark_saturnmq.py",
+    } <= names
     ask = "from saturnmq.spark import packing as p; p.say_decoder(); p.say_decoder(); print(p.__file__)"
     base = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
     done = run(base, "-c", ask, cwd=tmp_path, PYTHONPATH=str(zipped))

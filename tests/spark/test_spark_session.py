@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,26 @@ def test_user_settings_override_session_defaults(made: dict[str, list[Any]]) -> 
 def test_each_format_name_has_its_own_class() -> None:
     assert (RocketMQDataSource.name(), SaturnMQDataSource.name()) == ("rocketmq", "saturnmq")
     assert issubclass(SaturnMQDataSource, RocketMQDataSource)
+
+
+@pytest.mark.spec("SPK-08")
+def test_pyspark_finds_both_formats_beside_others_cheaply(tmp_path: Path) -> None:
+    """As the process does that Spark starts to look data sources up; it imports nothing of saturnmq."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert project["py-modules"] == sorted(path.stem for path in (REPOSITORY / "src").glob("pyspark_*.py")), "installed"
+    lines = ["from pyspark.sql.datasource import DataSource", "class DefaultSource(DataSource):"]
+    (tmp_path / "pyspark_other.py").write_text("\n".join([*lines, "    name = classmethod(lambda cls: 'other')"]))
+    (tmp_path / "pyspark_none.py").write_text("")
+    code = (
+        "import io, sys; from pyspark.sql.worker.lookup_data_sources import _main; out = io.BytesIO(); _main(None, out); "
+        "print(out.getvalue()[3], *sorted(n for n in ('other', 'rocketmq', 'saturnmq') if n.encode() in out.getvalue()), "
+        "[m for m in sys.modules if m.partition('.')[0] == 'saturnmq'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert done.stdout == "3 other rocketmq saturnmq []\n"
 
 
 @pytest.mark.spec("SPK-01")

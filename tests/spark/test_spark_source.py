@@ -46,6 +46,18 @@ def test_batch_read_in_spark_returns_every_message_once(spark: Any, server: Sync
     assert other.count() == 1000
 
 
+@pytest.mark.spec("SPK-08")
+@pytest.mark.parametrize("name", ["rocketmq", "saturnmq"])
+def test_format_is_known_without_registration(spark: Any, server: SyncEmbeddedBroker, name: str) -> None:
+    """A new session has the sources that PySpark finds, not those that another session has registered."""
+    unregistered = spark.newSession()
+    options = {"nameServer": server.name_servers, "topic": f"found-{name}"}
+    rows = unregistered.createDataFrame([(f"{name} {n}".encode(),) for n in range(3)], "body binary")
+    rows.write.format(name).options(**options).mode("append").save()
+    read = unregistered.read.format(name).options(columns="body", **options).load()
+    assert sorted(row["body"].decode() for row in read.collect()) == [f"{name} {n}" for n in range(3)]
+
+
 @pytest.mark.spec("SRC-01", "SRC-02", "SRC-10")
 def test_batch_read_selects_by_offsets_columns_and_tags(spark: Any, server: SyncEmbeddedBroker, send: Any) -> None:
     send("part", 400)

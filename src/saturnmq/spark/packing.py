@@ -81,11 +81,12 @@ def needed(distributions: dict[str, importlib.metadata.Distribution]) -> set[str
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield (name below site-packages, file) of this package."""
+    """Yield (name below site-packages, file) of this package and of its modules that PySpark finds."""
     root = Path(saturnmq.__file__).parent
-    for path in sorted(root.rglob("*")):
+    modules = [root.with_name(f"pyspark_{name}.py") for name in ("rocketmq", "saturnmq")]
+    for path in [*modules, *sorted(root.rglob("*"))]:
         if path.is_file() and "__pycache__" not in path.parts:
-            yield f"{DISTRIBUTION}/{path.relative_to(root).as_posix()}", path
+            yield path.relative_to(root.parent).as_posix(), path
 
 
 def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
