@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_certificate(folder: Path, name: str, address: str = "127.0.0.1") -> tuple[Path, Path]:
+def write_certificate(
+    folder: Path, name: str, address: str = "127.0.0.1", password: bytes | None = None
+) -> tuple[Path, Path]:
     """Write a self-signed certificate for an IP address and its key as PEM files; returns both paths. Valid for one day."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -30,7 +32,6 @@ def write_certificate(folder: Path, name: str, address: str = "127.0.0.1") -> tu
     )
     cert_path, key_path = folder / f"{name}.pem", folder / f"{name}.key"
     cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
     return cert_path, key_path

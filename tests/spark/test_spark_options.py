@@ -68,6 +68,8 @@ def test_tls_and_account_options_require_their_partners() -> None:
         parse_options(GIVEN | {"tls": "true", "tlsKey": "a.key"})
     with pytest.raises(ConfigError, match="securityToken needs accessKey and secretKey"):
         parse_options(GIVEN | {"securityToken": "t"})
+    with pytest.raises(ConfigError, match="tlsKeyPassword needs tlsKey"):
+        parse_options(GIVEN | {"tls": "true", "tlsKeyPassword": "p"})
     settings = parse_options(GIVEN | alone | {"tls": "true", "tlsVerify": "false"}).make_client().settings
     assert (settings.tls, settings.tls_verify, settings.tls_ca) == (True, False, "ca.pem")
     assert (settings.tls_cert, settings.tls_key) == ("a.pem", "a.key")

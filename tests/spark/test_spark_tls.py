@@ -31,6 +31,7 @@ from saturnmq.sync import Client
 from saturnmq.testing.loop_thread import FixtureLoopThread
 
 HOST = "127.0.0.1"
+PASSWORD = "hush of the key"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,13 @@ class Cluster:
     @property
     def settings(self) -> dict[str, Any]:
         """As keyword arguments of the Python client."""
-        return {"tls": True, "tls_ca": self.ca, "tls_cert": self.cert, "tls_key": self.key}
+        return {
+            "tls": True,
+            "tls_ca": self.ca,
+            "tls_cert": self.cert,
+            "tls_key": self.key,
+            "tls_key_password": PASSWORD,
+        }
 
     @property
     def options(self) -> dict[str, str]:
@@ -59,6 +66,7 @@ class Cluster:
             "tlsCa": self.ca,
             "tlsCert": self.cert,
             "tlsKey": self.key,
+            "tlsKeyPassword": PASSWORD,
         }
 
 
@@ -66,12 +74,13 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker that accept only TLS and require a client certificate."""
     folder = tmp_path_factory.mktemp("tls")
-    made = [write_certificate(folder, "server"), write_certificate(folder, "client")]
+    made = [write_certificate(folder, "server"), write_certificate(folder, "client", password=PASSWORD.encode())]
     made.append(write_certificate(folder, "other", "127.0.0.9"))
     server, client, other = [(str(certificate), str(key)) for certificate, key in made]
     tls = TlsSettings(
         mode="enforcing", enable=True, need_client_auth="require", server_cert_path=server[0], server_key_path=server[1],
         server_trust_path=client[0], client_trust_path=server[0], client_cert_path=client[0], client_key_path=client[1],
+        client_key_password=PASSWORD,
     )  # fmt: skip
     thread = FixtureLoopThread("tls")
     thread.start()
@@ -118,12 +127,17 @@ def bodies(topic: str, options: dict[str, str]) -> list[int]:
 
 
 @pytest.mark.spec("SRC-20")
-def test_tls_read_sends_certificate_and_verifies_server(cluster: Cluster, topic: str) -> None:
+def test_tls_read_sends_certificate_and_verifies_server(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bodies(topic, cluster.options) == list(range(30))
+    with monkeypatch.context() as patch:
+        patch.setenv("SATURNMQ_TLS_KEY_PASSWORD", PASSWORD)
+        assert bodies(topic, {k: v for k, v in cluster.options.items() if k != "tlsKeyPassword"}) == list(range(30))
     for change in (
-        {"tlsCert": "", "tlsKey": ""},
+        {"tlsCert": "", "tlsKey": "", "tlsKeyPassword": ""},
         {"tlsCa": cluster.cert},
-        {"tls": "", "tlsCa": "", "tlsCert": "", "tlsKey": ""},
+        {"tls": "", "tlsCa": "", "tlsCert": "", "tlsKey": "", "tlsKeyPassword": ""},
     ):
         options = {name: value for name, value in (cluster.options | change).items() if value}
         with pytest.raises(SaturnError, match=cluster.name_servers):
@@ -132,6 +146,9 @@ def test_tls_read_sends_certificate_and_verifies_server(cluster: Cluster, topic:
     assert bodies(topic, unsure) == list(range(30))
     with pytest.raises(ConfigError, match=r"tls.client.certPath=.*missing.pem"):
         bodies(topic, cluster.options | {"tlsCert": str(cluster.folder / "missing.pem")})
+    with pytest.raises(ConfigError, match=r"tls\.client") as caught:
+        bodies(topic, cluster.options | {"tlsKeyPassword": "another secret"})
+    assert "another secret" not in str(caught.value)
 
 
 @pytest.mark.spec("SRC-20")
@@ -143,6 +160,11 @@ def test_tls_certificate_for_other_host_is_rejected(cluster: Cluster) -> None:
     trusting = settings | {"tls_verify": False}
     with Client(name_servers=cluster.elsewhere, **trusting) as client, pytest.raises(RouteNotFound):
         client.create_topic("T", queues=1)  # the connection succeeded: this name server has no broker
+    away = cluster.options | {"nameServer": cluster.elsewhere, "tlsCa": cluster.elsewhere_ca, "readTimeoutMs": "2000"}
+    with pytest.raises(SaturnError, match=cluster.elsewhere):
+        bodies("T", away)
+    with pytest.raises(SaturnError, match="'T' cannot be read from"):
+        bodies("T", away | {"tlsCheckHost": "false"})
 
 
 class Listeners:

@@ -22,8 +22,8 @@ from saturnmq.protocol.signatures import SIGNATURES
 Parser = Callable[[str], Any]
 OptionTable = Mapping[str, tuple[str, Parser]]
 SPARKS_OWN: Final = ("path", "checkpointlocation", "queryname")
-_SECRETS: Final = ("secret_key", "security_token")
-_TLS_ONLY: Final = ("tls_ca", "tls_cert", "tls_key")
+_SECRETS: Final = ("secret_key", "security_token", "tls_key_password")
+_TLS_ONLY: Final = ("tls_ca", "tls_cert", "tls_key", "tls_key_password", "tls_check_host")
 
 
 def number(low: int, high: int | None = None) -> Parser:
@@ -144,6 +144,8 @@ CONNECTION: Final[OptionTable] = {
     "tlsCa": ("tls_ca", text),
     "tlsCert": ("tls_cert", text),
     "tlsKey": ("tls_key", text),
+    "tlsKeyPassword": ("tls_key_password", text),
+    "tlsCheckHost": ("tls_check_host", flag),
     "tlsVerify": ("tls_verify", flag),
 }
 
@@ -227,11 +229,13 @@ def connection_values(values: dict[str, Any], problems: list[str]) -> None:
     """Fill in missing connection settings from the environment and check settings that depend on each other (SPK-11)."""
     # A token belongs to one account: the environment's is ignored when the access key is an option.
     token = () if "access_key" in values else (("security_token", "SATURNMQ_SECURITY_TOKEN"),)
+    password = (("tls_key_password", "SATURNMQ_TLS_KEY_PASSWORD"),) if "tls_key" in values else ()
     for attribute, variable in (
         ("name_server", "NAMESRV_ADDR"),
         ("access_key", "SATURNMQ_ACCESS_KEY"),
         ("secret_key", "SATURNMQ_SECRET_KEY"),
         *token,
+        *password,
     ):
         setting = os.environ.get(variable)
         if attribute not in values and setting:
@@ -245,6 +249,8 @@ def connection_values(values: dict[str, Any], problems: list[str]) -> None:
         problems.append("option securityToken needs accessKey and secretKey")
     if "tls_key" in values and "tls_cert" not in values:
         problems.append("option tlsKey needs tlsCert, the certificate that it belongs to")
+    if "tls_key_password" in values and "tls_key" not in values:
+        problems.append("option tlsKeyPassword needs tlsKey, the key that it decrypts")
     beside = [name for name, (attribute, _) in CONNECTION.items() if attribute in _TLS_ONLY and attribute in values]
     if beside and not values.get("tls"):
         problems.append(f"{', '.join(beside)}: of no use without option tls=true")

@@ -26,7 +26,7 @@ from saturnmq.spark.local_session import NAME_SERVER_CONF
 
 FORMAT: Final = "rocketmq"
 VIEW_TABLES: Final = "spark_catalog.default.saturnmq_"  # tables of views; a digest of the options follows
-_SECRETS: Final = ("accesskey", "secretkey", "securitytoken")
+_SECRETS: Final = ("accesskey", "secretkey", "securitytoken", "tlskeypassword")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Texts = str | Sequence[str]
 Time = datetime | date | int | str
