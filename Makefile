@@ -35,7 +35,7 @@ CODE := $(wildcard src tests bench demo tools)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env console-pictures texts changes spec-coverage mutants dist wheels deploy-tools clean
+.PHONY: help setup setup-spark peers demo test test-pure test-fast test-long coverage check format lint names types contracts tidy interop interop-full chaos chaos-spark soak crash sim fuzz bench bench-load bench-spark spark-env docs console-pictures texts changes spec-coverage mutants dist wheels deploy-tools clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -177,6 +177,9 @@ crash: $(LIGHT)  ## 100,000 crash states of the store, 50,000 of ledgers, then 5
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.campaign $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m harness.crash.ledger
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
+
+docs: $(READY)  ## the documentation as a site, in build/site, which needs no network: open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 console-pictures: $(READY)  ## draw the pictures of docs/console.md again, in an installed Chromium
 	PYTHONPATH=tests:tests/console $(BIN)/python tests/console/pictures.py docs/images
