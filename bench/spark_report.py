@@ -127,7 +127,7 @@ def cells(results: Results, row: Row) -> list[str]:
     spark = [found.median(side, lambda s: s.spark_cpu_s_per_million) for found, side in pairs]
     broker = [found.median(side, lambda s: s.broker_cpu_s_per_million) for found, side in pairs]
     return [
-        f"{row.spec} {row.name}",
+        row.name,
         spread(row.rates(OURS), row.failures.get(OURS, "")),
         spread(theirs.rates(KAFKA), theirs.failures.get(KAFKA, "")),
         _number(results.ratio(row), ".2f"),
@@ -152,9 +152,9 @@ def table(results: Results) -> Table:
 def figure_lines(results: Results) -> list[str]:
     """Return a line for each single figure."""
     lines = []
-    for spec, name, value, unit, bar in results.figures:
+    for _, name, value, unit, bar in results.figures:
         verdict = "" if bar is None else f", bar {bar:g} {unit}: {'met' if value >= bar else 'missed'}"
-        lines.append(f"{spec} {name}: {value:.0f} {unit}{verdict}")
+        lines.append(f"{name}: {value:.0f} {unit}{verdict}")
     return lines
 
 

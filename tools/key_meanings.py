@@ -5,6 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 _BROKER: Final = {
+    "brokerPermission": "6: read and write; 4: all topics are read-only, to drain the broker; 2: write-only",
+    "registerNameServerPeriod": "time between registrations with the NameServers, used within 10 to 60 s",
+    "forceRegister": "false: ask the NameServers first, and register only if one has other data",
+    "autoDeleteUnusedStats": "delete the statistics of a topic or group together with it",
+    "startAcceptSendRequestTimeStamp": "refuse sends before this time, in ms since 1970",
+    "rejectTransactionMessage": "refuse transactional messages (code 16)",
+    "shortPollingTimeMills": "how long a pull without messages waits when `longPollingEnable` is false",
+    "slaveReadEnable": "consumers that are far behind may read from a slave",
+    "disableConsumeIfConsumerReadSlowly": "switch off a group that is more than `consumerFallbehindThreshold` behind",
+    "enablePropertyFilter": "consumers may filter by SQL expressions",
+    "enableCalcFilterBitMap": "evaluate expressions once when a message is stored; needs `enableConsumeQueueExt`",
+    "aclEnable": "requests need an account",
+    "aclCompatMode": "rights, white lists and file modes as in 4.9.7",
+    "aclPlainAdminAddresses": "addresses from which administrators may change things with signature version 1 and without TLS",
     "brokerClusterName": "cluster that the broker belongs to",
     "brokerName": "name of the broker, the same for a master and its slaves; part of each message queue's identity",
     "brokerId": "0: master; others: slaves",
@@ -96,6 +110,10 @@ _BROKER: Final = {
     "metricsMessageAccumulation": "metrics of the lag of each consumer group",
 }
 _STORE: Final = {
+    "checkCRCOnRead": "check the checksum of each message that is read, besides recovery and scrubbing",
+    "deleteWhen": "hours of the day in which old files are deleted, separated by `;`",
+    "diskMaxUsedSpaceRatio": "use of the disk above which old files are deleted at any hour",
+    "storeFailureAction": "after a failed write: exit (default in a group), or readonly, which serves what is confirmed",
     "storePathRootDir": "folder of the store",
     "storePathCommitLog": "folders of the commit log, separated by commas (multiPathSplitter); empty: `commitlog` in the store",
     "readOnlyCommitLogStorePaths": "more folders of the commit log, or of a DLedger ledger, that get no new files",
@@ -142,6 +160,7 @@ _STORE: Final = {
     "messageDelayLevel": "delays of the levels, from 1 on",
 }
 _LEDGER: Final = {
+    "enableDLegerCommitLog": "be a member of a DLedger group",
     "dLegerGroup": "name of the group",
     "dLegerPeers": "members, `ID-HOST:PORT` separated by `;`",
     "dLegerSelfId": "id of this member",
@@ -255,6 +274,10 @@ _TLS: Final = {
     "tls.config.file": "not supported: an error when set",
 }
 _NAMESRV: Final = {
+    "productEnvName": "name of an environment",
+    "clusterTest": "routes of a test environment",
+    "orderMessageEnable": "routes have the queues of ordered topics that `updateOrderConf` set",
+    "namesrvAccess": "signed: registrations and administrative requests need an administrator's account",
     "brokerChannelExpiredTime": "a broker without a registration for so long is removed from the routes",
     "scanNotActiveBrokerFirst": "time to the first search for such brokers",
     "scanNotActiveBrokerInterval": "time between searches",

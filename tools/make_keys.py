@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/configuration.md, the reference of every configuration key, and docs/client-options.md from the settings classes.
 
-The meaning of a key is taken from key_meanings.py, else it is the part of its requirement (docs/spec) that names it, else the
-field's name in words.
+The meaning of a key is taken from key_meanings.py, else it is the field's name in words.
 
 usage: make_keys.py [--check]
 exit status: 0; 1 if --check finds that a page is not current.
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -25,8 +23,6 @@ from key_meanings import MEANINGS
 TOP: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = TOP / "docs" / "configuration.md"
 CLIENT_PAGE: Final = PAGE.with_name("client-options.md")
-SPEC: Final = TOP / "docs" / "spec"
-MEANING_CHARACTERS_MAX: Final = 220
 HEAD: Final = """# Configuration keys
 
 Generated from the settings classes by `python tools/make_keys.py`.
@@ -73,30 +69,9 @@ def _has_heir(cls: type[Any]) -> bool:
     return any(heir.__module__.startswith("saturnmq.") for heir in cls.__subclasses__())
 
 
-def requirements() -> dict[str, tuple[str, str]]:
-    """By ID: the page of docs/spec and the text of the row."""
-    found: dict[str, tuple[str, str]] = {}
-    for path in sorted(SPEC.glob("*.md")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = re.match(r"\| ([A-Z]+-[A-Z]?\d+) \| (.*?) \|", line)
-            if row is not None:
-                found.setdefault(row[1], (path.name, row[2]))
-    return found
-
-
 def words(attribute: str) -> str:
     """The name of a field in words."""
     return attribute.replace("_", " ").removesuffix(" ms").removesuffix(" bytes")
-
-
-def meaning(java: str, attribute: str, text: str) -> str:
-    """What the key means; see the module."""
-    if java in MEANINGS:
-        return MEANINGS[java]
-    for part in re.split(r"(?<=[.;])\s+", text):
-        if re.search(rf"\b{re.escape(java)}\b", part) and len(part) <= MEANING_CHARACTERS_MAX:
-            return part.rstrip(".;")
-    return words(attribute)
 
 
 def shown(value: Any) -> str:
@@ -108,7 +83,7 @@ def shown(value: Any) -> str:
     return f"`{str(value).replace(str(Path.home()), '~')}`" if value not in ("", None) else "empty"
 
 
-def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
+def rows(cls: type[Any]) -> Iterator[str]:
     """The table of one class."""
     hints = get_type_hints(cls)
     yield from ("| key | default | allowed | meaning |", "|---|---|---|---|")
@@ -119,15 +94,12 @@ def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
         allowed = meta.allowed() or meta.unit
         if isinstance(kind, type) and issubclass(kind, Enum):
             allowed = "one of " + ", ".join(member.name for member in kind)
-        page, text = known.get(meta.spec, ("", ""))
-        parts = [meaning(meta.java, item.name, text)]
+        parts = [MEANINGS.get(meta.java) or words(item.name)]
         if meta.runtime:
             to = f" (to {', '.join(meta.runtime)})" if isinstance(meta.runtime, tuple) else ""
             parts.append(f"**run time**{to}")
         if meta.no_effect:
             parts.append(f"**no effect**: {meta.no_effect}")
-        if page:
-            parts.append(f"[{meta.spec}](spec/{page})")
         if meta.default_text:
             default = f"`{meta.default_text}`"
         else:
@@ -140,10 +112,10 @@ def rows(cls: type[Any], known: dict[str, tuple[str, str]]) -> Iterator[str]:
 
 def page() -> str:
     """The whole page."""
-    lines, known = [HEAD], requirements()
+    lines = [HEAD]
     for cls in settings_classes():
         title = SECTIONS.get(cls.__module__, cls.__module__.removeprefix("saturnmq."))
-        lines += [f"## {title}", "", *rows(cls, known), ""]
+        lines += [f"## {title}", "", *rows(cls), ""]
     return "\n".join(lines)
 
 

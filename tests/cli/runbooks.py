@@ -203,10 +203,10 @@ class Runbook:
     values: what replaces the examples of addresses, and the words in upper case, of the page.
     """
 
-    def __init__(self, row: str, cli: Cli, values: dict[str, str]) -> None:
+    def __init__(self, heading: str, cli: Cli, values: dict[str, str]) -> None:
         page = PAGE.read_text(encoding="utf-8")
-        sections = [text for text in re.split(r"^## ", page, flags=re.MULTILINE) if row in text.splitlines()[0]]
-        assert len(sections) == 1, row
+        sections = [text for text in re.split(r"^## ", page, flags=re.MULTILINE) if text.splitlines()[0] == heading]
+        assert len(sections) == 1, heading
         self.steps = re.findall(r"^    +(saturnmq .*|systemctl .*|scp .*)$", sections[0], re.MULTILINE)
         self._cli, self.values = cli, values
 

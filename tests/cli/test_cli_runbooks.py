@@ -34,12 +34,12 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 @pytest.fixture
 def book(servers: Servers, cli: Cli) -> Callable[[str], Runbook]:
-    """A runbook of the page by the ID of its row, with the addresses of the servers."""
+    """A runbook of the page by its heading, with the addresses of the servers."""
 
-    def find(row: str) -> Runbook:
+    def find(heading: str) -> Runbook:
         addresses = [servers.brokers[name].address for name in ("broker-a", "broker-b")]
         values = dict(zip(("10.0.0.11:10911", "10.0.0.12:10911"), addresses, strict=True))
-        return Runbook(row, cli, values | {"10.0.0.1:9876": servers.name_servers})
+        return Runbook(heading, cli, values | {"10.0.0.1:9876": servers.name_servers})
 
     return find
 
@@ -106,7 +106,7 @@ def test_a_topic_is_retired(
     admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
     clients = live()
     clients.grows("broker-a")
-    runbook = book("OPS-10")
+    runbook = book("Retire a topic")
     runbook.run("saturnmq admin updateTopicPerm")
     clients.refused()
     assert GROUP in runbook.run("saturnmq admin statsAll")
@@ -127,7 +127,7 @@ def test_a_topic_is_moved(book: Callable[[str], Runbook], admin: Callable[..., s
     admin(f"updateTopic -b a -t {TOPIC} -r 4 -w 4")
     clients = live()
     clients.grows("broker-a")
-    runbook = book("OPS-11")
+    runbook = book("Move a topic between brokers")
     runbook.run("saturnmq admin updateTopic ")
     assert set(permissions(runbook.run("saturnmq admin topicRoute"))) == {"broker-a", "broker-b"}
     clients.grows("broker-b")
@@ -182,7 +182,7 @@ def test_brokers_are_taken_out_in_turn(
     admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
     clients = live()
     for broker, other in (("broker-b", "broker-a"), ("broker-a", "broker-b")):
-        runbook = book("OPS-02")
+        runbook = book("Take a broker out")
         runbook.values["10.0.0.12:10911"] = servers.brokers[broker].address
         clients.grows(broker)
         take_out(runbook, clients, servers, broker, other)
@@ -219,7 +219,7 @@ def test_wiped_write_permission_is_undone_by_a_change(
 ) -> None:
     admin(f"updateTopic -c DefaultCluster -t {TOPIC} -r 2 -w 2")
     admin("updateTopic -b b -t another -r 1 -w 1")
-    runbook = book("OPS-05")
+    runbook = book("Take a broker out at the NameServers")
     runbook.run("saturnmq admin wipeWritePerm")
     assert permissions(runbook.run("saturnmq admin topicRoute")) == {"broker-a": "6", "broker-b": "4"}
     runbook.run("saturnmq admin addWritePerm")
@@ -244,7 +244,7 @@ def test_a_broker_is_added(
     admin(f"updateSubGroup -c DefaultCluster -g {GROUP} -r 3")
     clients = live()
     clients.grows("broker-a")
-    runbook = book("OPS-07")
+    runbook = book("Scale out")
     runbook.take("scp")
     servers.copy_metadata("broker-a", "broker-c")
     runbook.take("systemctl start")
@@ -275,7 +275,7 @@ def test_a_backlog_is_examined_and_skipped(
             inbox.recv(timeout=SECONDS_MAX)  # and never acknowledged
             for queue in out.queues(TOPIC):
                 client.puller().commit(GROUP, queue, 0)
-            runbook = book("OPS-12")
+            runbook = book("Backlog")
             runbook.use(here)
             rows = runbook.repeat("saturnmq admin consumerProgress", lambda rows: of(rows, "broker-a") and rows)
             assert {row["client_ip"] for row in rows if row["topic"] == TOPIC} == {"127.0.0.1"}
@@ -319,7 +319,7 @@ def test_a_message_is_found(
             done.recv(timeout=SECONDS_MAX).ack()
             held = slow.recv(timeout=SECONDS_MAX)
             other.recv(timeout=SECONDS_MAX).ack()  # the second message: the first one is filtered
-            runbook = book("OPS-13")
+            runbook = book("Find a message")
             runbook.use(
                 here, MESSAGE_ID=sent.message_id, OFFSET_ID=sent.offset_message_id, BEGIN="0", END="9999999999999"
             )
@@ -350,7 +350,7 @@ def test_dead_letters_are_sent_again(
             inbox.recv(timeout=SECONDS_MAX).reject()
             inbox.recv(timeout=SECONDS_MAX).retry()
             until(lambda: client.topic_exists(f"%DLQ%{GROUP}"), lambda: "no dead-letter topic")
-            runbook = book("OPS-14")
+            runbook = book("Dead letters")
             runbook.repeat("saturnmq admin topicStatus", lambda rows: sum(row["max_offset"] for row in rows) == 2)
             assert runbook.run("saturnmq tail").count('"tag": "paid"') == 2
             runbook.run("saturnmq tail")

@@ -73,3 +73,24 @@ def test_every_link_leads_to_a_file_and_a_heading(site: Path) -> None:
 def test_navigation_has_four_parts_for_users(site: Path) -> None:
     tabs = re.findall(r'class="?md-tabs__link"?>\s*([^<]+?)\s*<', (site / "index.html").read_text(encoding="utf-8"))
     assert tabs == ["SaturnMQ", "Tutorials", "How-to", "Reference", "Explanation", "For developers"]
+
+
+def test_pages_of_users_name_no_requirements() -> None:
+    """Their numbers are for developers: docs/spec, the decisions, and the pages that map requirements to tests or modules."""
+    spec = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs" / "spec").glob("*.md"))
+    prefixes = {name.rpartition("-")[0] for name in re.findall(r"^\| ([A-Z]+-[A-Z]?\d+) \|", spec, re.MULTILINE)}
+    assert len(prefixes) > 40
+    named = re.compile(rf"\b(?:{'|'.join(sorted(prefixes))})-[A-Z]?\d{{2}}\b")
+    developers = {"architecture.md", "security-tests.md"}
+    pages = [
+        REPOSITORY / "README.md",
+        *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "docs" / "changes").glob("*.md"),
+    ]
+    found = [
+        f"{page.name}: {match}"
+        for page in pages
+        if page.name not in developers
+        for match in named.findall(page.read_text(encoding="utf-8"))
+    ]
+    assert found == []

@@ -63,7 +63,7 @@ def test_bench_table_and_page_show_all_measurements() -> None:
     text = markdown(made, ["a note"], 2)
     for part in ("500 (250-1.0k)", "1.0 met", "4.00", "2.0 met", "failed", "1000.00 / 1000.00"):
         assert part in text, part
-    assert "SPP-11 pulls: 299 MB/s, bar 300 MB/s: missed" in text and figure_lines(made)[0] in text
+    assert "pulls: 299 MB/s, bar 300 MB/s: missed" in text and figure_lines(made)[0] in text
     assert "- sink, kafka: no broker" in text and "- a note" in text and "- machine: one" in text
     assert "at most 25% of the processors" in text  # 0.25 s of others in 0.5 s on two
     rows = [line for line in text.splitlines() if line.startswith("| ")]
