@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import textwrap
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -48,6 +50,19 @@ def blocks_of(page: str) -> list[Block]:
         Block(page, text[: match.start()].count("\n") + 1, match[1], match[2], shared if number else "")
         for number, match in enumerate(found)
     ]
+
+
+def run_through(page: str, address: str) -> None:
+    """Run the blocks of a page in order, with one set of names, as they are pasted into `python -m asyncio`."""
+    names: dict[str, object] = {"__name__": "example"}
+    with asyncio.Runner() as runner:
+        for block in blocks_of(page):
+            code = block.code.replace(DEFAULT_ADDRESS, address)
+            compiled = compile(code, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if compiled.co_flags & inspect.CO_COROUTINE:
+                runner.run(types.FunctionType(compiled, names)())
+            else:
+                exec(compiled, names)
 
 
 def pages() -> list[str]:

@@ -1,11 +1,12 @@
 """Every Python block of the documents, run as a file of its own against an embedded broker.
 
 Other tests run what needs more: tests/cli/test_cli_docs.py README.md, and the guide from top to bottom with its pytest examples;
-tests/spark/test_spark_docs.py docs/spark.md.
+tests/spark/test_spark_docs.py docs/spark.md and docs/lake.md; test_docs_three_brokers.py docs/three-brokers.md.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -13,15 +14,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from code_blocks import REPOSITORY, SHARES_NAMES, Block, blocks_of, pages
+from code_blocks import REPOSITORY, SHARES_NAMES, Block, blocks_of, pages, run_through
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing import BrokerFixture
 
-ELSEWHERE: Final = {"README.md", "docs/spark.md"}
+ELSEWHERE: Final = {"README.md", "docs/spark.md", "docs/lake.md", "docs/three-brokers.md"}
+MIGRATIONS: Final = ("docs/from-kafka.md", "docs/from-nats.md", "docs/from-rabbitmq.md", "docs/from-rocketmq-python.md")
+# Each is one program, run in this process: a process per block would take a second each.
+RUN_THROUGH: Final = ("docs/first-message.md", "docs/orders.md", *MIGRATIONS)
 KINDS: Final = {"python", "python sync", "python test"}
 EXPECTED_WARNING: Final = "subscribed topic not found"  # a topic that the first message creates
-BLOCKS: Final = [block for page in pages() if page not in ELSEWHERE for block in blocks_of(page)]
+BLOCKS: Final = [block for page in pages() if page not in {*ELSEWHERE, *RUN_THROUGH} for block in blocks_of(page)]
 
 
 @pytest.mark.spec("UX-01", "TST-08", "API-31")
@@ -37,6 +41,21 @@ def test_python_block_runs_as_a_file(block: Block, tmp_path: Path, saturn_broker
     assert said == []
     if block.kind == "python sync":
         assert done.stdout.strip() == "0"
+
+
+@pytest.mark.parametrize("page", RUN_THROUGH)
+def test_page_runs_from_top_to_bottom(page: str, saturn_broker: BrokerFixture) -> None:
+    assert len(blocks_of(page)) >= 2
+    run_through(page, saturn_broker.name_servers)
+
+
+@pytest.mark.parametrize("page", MIGRATIONS)
+def test_code_of_other_clients_is_python(page: str) -> None:
+    """It is not run, which would need their brokers."""
+    programs = re.findall(r"^```py\n(.*?)^```$", REPOSITORY.joinpath(page).read_text(encoding="utf-8"), re.S | re.M)
+    assert len(programs) >= 2
+    for program in programs:
+        ast.parse(program)
 
 
 def test_documents_contain_python_blocks_of_known_kinds() -> None:

@@ -1,4 +1,4 @@
-"""Every Python block of docs/spark.md, run as a file of its own in the session of the tests, against an embedded broker."""
+"""Every Python block of docs/spark.md and docs/lake.md, run as a file of its own against an embedded broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pyarrow import parquet
 
 from saturnmq.testing import SyncEmbeddedBroker
 
-BLOCKS = [block for block in blocks_of("docs/spark.md") if "sc://" not in block.code]  # see test_spark_connect
+PAGES = ("docs/spark.md", "docs/lake.md")
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if "sc://" not in block.code]  # see test_spark_connect
 
 
 @pytest.mark.spark
