@@ -215,7 +215,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether work is left."""
+        """Whether work is seconds_left."""
         return bool(self._work)
 
     def add(self, work: Steps[Any]) -> None:
@@ -248,13 +248,13 @@ class Background:
         return await done
 
     def finish(self) -> None:
-        """Run all that is left at once: the event loop serves no one any more."""
+        """Run all that is seconds_left at once: the event loop serves no one any more."""
         while self._work:
             for _ in self._work.popleft():
                 pass
 
     def drop(self) -> None:
-        """Close what is left without running it."""
+        """Close what is seconds_left without running it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -264,9 +264,9 @@ class Background:
     def _run(self) -> None:
         self._timer = None
         until = thread_time() + SLICE_SECONDS
-        while self._work and (left := until - thread_time()) > 0:
+        while self._work and (seconds_left := until - thread_time()) > 0:
             try:
-                _advance(self._work[0], left)
+                _advance(self._work[0], seconds_left)
             except _Ended:
                 self._work.popleft()
             except Exception:
