@@ -53,6 +53,12 @@ async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
+def is_cancelled() -> bool:
+    """In a handler of CancelledError: whether the running task was cancelled, and not what it awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def one_round(name: str, work: Callable[[], Awaitable[object]]) -> bool:
     """Run one round of a periodic task; returns whether it succeeded.
 

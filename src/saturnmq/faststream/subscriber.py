@@ -43,6 +43,7 @@ from saturnmq.client.producer.producer import Producer
 from saturnmq.faststream.config import RocketConfig
 from saturnmq.faststream.messages import RocketMessage, decode, decode_batch, parse_batch, parse_message
 from saturnmq.faststream.publisher import ReplyPublisher
+from saturnmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -113,11 +114,10 @@ class SubscriberFeeder(Feeder):
 
     async def _consume(self, argument: Any) -> None:
         """Run the handler. A CancelledError that is not the worker's, as of a future that was cancelled, ends only this call."""
-        worker = asyncio.current_task()
         try:
             await self._subscriber.consume(argument)
         except asyncio.CancelledError:
-            if worker is None or worker.cancelling():
+            if is_cancelled():
                 raise
             logger.warning("handler was cancelled, nothing is settled group=%s message=%r", self.spec.group, argument)
 

@@ -24,7 +24,7 @@ from saturnmq.net.tls import TlsSettings, TlsStream, client_context
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.frames.command import Command
-from saturnmq.tasks import cancel
+from saturnmq.tasks import cancel, is_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +204,7 @@ class RemotingClient(Endpoint):
         except TimeoutError:
             raise CallTimeout(f"no connection to {address} within {timeout_ms} ms", broker=address) from None
         except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if not task.cancelled() or (caller is not None and caller.cancelling()):
+            if is_cancelled() or not task.cancelled():
                 raise
             raise ConnectFailed(f"cannot connect to {address}: this client was closed", broker=address) from None
 

@@ -32,7 +32,7 @@ from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.requests import wants_reply
 from saturnmq.errors import AlreadySettled
 from saturnmq.protocol.errors import ConfigError, SaturnError
-from saturnmq.tasks import cancel
+from saturnmq.tasks import cancel, is_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -339,8 +339,7 @@ class Feeder:
         except Exception as error:
             return self._failure(argument, error)
         except asyncio.CancelledError as error:
-            worker = asyncio.current_task()
-            if worker is None or worker.cancelling():
+            if is_cancelled():
                 raise  # the listener stops
             return self._failure(argument, error)  # of something that the handler awaited, or raised by itself
 
