@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ from scriptedadmin import ScriptedConnection
 from saturnmq import Client
 from saturnmq.admin import Admin
 from saturnmq.admin.messages import Messages, Track, TrackType, unique_id_time
+from saturnmq.broker.broker import Broker
+from saturnmq.broker.settings import BrokerSettings
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.message import Message
+from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.bodies import (
     Connection,
     ConsumerConnection,
@@ -32,6 +37,7 @@ from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.message import Host, encode_properties
 from saturnmq.protocol.message import Message as Record
 from saturnmq.protocol.offsets import PhysicalOffset, QueueOffset
+from saturnmq.store.settings import StoreProfile, StoreSettings
 from saturnmq.testing import EmbeddedBroker
 
 UNIQUE = "7F00000155AA18B4AAC25D5C0A0B0001"
@@ -116,6 +122,36 @@ def test_view_takes_offset_ids_of_brokers_and_unique_ids() -> None:
             with pytest.raises(Exception, match="no message"):
                 await admin.messages.view("viewed", offset_message_id(host, PhysicalOffset(0)))
 
+    run(work)
+
+
+@pytest.mark.spec("ADM-20")
+def test_view_asks_the_broker_of_an_ipv6_offset_id(tmp_path: Path) -> None:
+    async def work(server: EmbeddedBroker, admin: Admin) -> None:
+        settings = BrokerSettings(
+            broker_name="six",
+            namesrv_addr=server.name_servers,
+            bind_address="::1",
+            listen_port=0,
+            fast_port_enable=False,
+        )
+        store = StoreSettings(store_path_root_dir=str(tmp_path), profile=StoreProfile.SMALL)
+        broker = Broker(settings, store, NetSettings())
+        await broker.start()
+        try:
+            async with Client.from_url(server.url) as client, client.producer("p") as out:
+                await client.create_topic("viewed", queues=1)
+                (queue,) = [queue for queue in await out.queues("viewed") if queue.broker_name == "six"]
+                message_id = (await out.send("viewed", b"body", queue=queue)).offset_message_id
+            assert len(message_id) == 56 and (await admin.messages.view("viewed", message_id)).body == b"body"
+        finally:
+            await broker.stop()
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
     run(work)
 
 

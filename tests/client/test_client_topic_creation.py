@@ -20,6 +20,7 @@ def refusing(code: int) -> Callable[[Command], Command]:
     return lambda command: command.reply(code, "no")
 
 
+@pytest.mark.spec("PR-33")
 async def test_topic_is_created_at_each_master_of_the_default_topic(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client:
         c.add("TBW102")

@@ -125,6 +125,7 @@ def test_export_of_recreated_topics_loses_nothing_silently(
 
 
 @pytest.mark.spark
+@pytest.mark.spec("PIP-05")
 def test_trace_and_stats_follow_fail_on_data_loss(spark: Any, server: SyncEmbeddedBroker, tmp_path: Path) -> None:
     def ticks(first: int, count: int) -> list[bytes]:
         return [collect.encode_tick(Tick(1000 * n, "T", "", "b", n, 7)) for n in range(first, first + count)]
@@ -153,10 +154,11 @@ def test_trace_and_stats_follow_fail_on_data_loss(spark: Any, server: SyncEmbedd
     assert ingest(fail_on_data_loss=False) == 6
     totals = lake.table(spark, tick_conf.table("stats_ticks"), stats.TICKS).select("total").collect()
     assert sorted(row[0] for row in totals) == list(range(6))
-    bad = lake.table(spark, trace_conf.table("trace_events_bad"), trace.BAD_COLUMNS).select("body").collect()
-    assert sorted(bytes(row[0]).decode() for row in bad) == [
-        f"What {word} {n}" for word in ("new", "old") for n in range(3)
+    bad = lake.table(spark, trace_conf.table("trace_events_bad"), trace.BAD_COLUMNS).collect()
+    assert sorted((bytes(row["body"]).decode(), *row[:4]) for row in bad) == [
+        (f"What {word} {n}", "traces", "broker-a", 0, n) for word in ("new", "old") for n in range(3)
     ]
+    assert all(row["error"] for row in bad)
     assert len(list((tmp_path / "_data_loss").iterdir())) == 2
 
 

@@ -155,12 +155,16 @@ def test_stats_polls_brokers_and_reads_ticks_from_topic(spark: Any, server: Sync
     conf = stats.StatsConf(server.name_servers, str(tmp_path), mode="topic", alert_topic="SATURN_ALERT")
     first = stats.run(spark, conf, quietly)
     assert (first.rows_in, first.bad_rows, first.lag, first.more["alerts"]) == (5, 3, 21, 2)
-    errors = sorted(r["error"] for r in lake.head(spark, conf.table("stats_ticks_bad"), 10))
+    bad = sorted(lake.head(spark, conf.table("stats_ticks_bad"), 10), key=lambda r: r["error"])
+    errors = [r["error"] for r in bad]
     assert (
         errors[0] == "a tick is a JSON object"
         and "missing 4 required" in errors[1]
         and errors[2] == "ts is 'noon', must be int"
     )
+    assert [(r["topic"], r["broker_name"], r["queue_id"], r["queue_offset"], bytes(r["body"])) for r in bad] == [
+        ("SATURN_STATS", "broker-a", 0, 2 + n, bodies[2 + n]) for n in (1, 2, 0)
+    ]
     page = Path(str(first.report)).read_text()
     assert "Messages behind" in page and "counted/counting/broker-a" in page
     assert stats.poll(spark, replace(conf, mode="poll")) >= 2

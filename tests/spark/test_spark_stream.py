@@ -129,6 +129,19 @@ def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
 
 
 @pytest.mark.spec("STR-06")
+def test_stream_waits_for_its_minimum_or_its_delay(server: SyncEmbeddedBroker) -> None:
+    fill(server, "least", [30])
+    patient = stream(server, "least", minOffsetsPerTrigger=40)
+    impatient = stream(server, "least", minOffsetsPerTrigger=40, maxTriggerDelay="1ms")
+    start = patient.initialOffset()
+    assert patient.latestOffset(start, ALL) is impatient.latestOffset(start, ALL) is start
+    asyncio.run(until(lambda: impatient.latestOffset(start, ALL) is not start))
+    assert patient.latestOffset(start, ALL) is start
+    fill(server, "least", [10])
+    assert counts(patient.latestOffset(start, ALL)) == [40]
+
+
+@pytest.mark.spec("STR-06")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

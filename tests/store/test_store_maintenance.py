@@ -612,6 +612,7 @@ OLD, YOUNG = NOW - 100 * HOUR_MS, NOW - HOUR_MS
         (Usage(91, 10, 0), 3, False, [YOUNG], 1, True),
         (Usage(10, 91, 0), 3, False, [YOUNG], 1, True),
         (Usage(-1, 10, 0), 3, False, [OLD, YOUNG], 1, False),
+        (Usage(10, -1, 0), 3, False, [OLD, YOUNG], 1, False),
     ],
 )
 def test_retention_decision(
