@@ -442,9 +442,7 @@ class AssignedQueue:
                     self._log_wait()
                     self._capacity.clear()
                     await self._capacity.wait()
-                    self._capacity.set()
                 else:
-                    self._capacity.set()
                     await self._pull_once(self.generation)
             except Undecided:
                 await asyncio.sleep(EXCEPTION_DELAY_S)
