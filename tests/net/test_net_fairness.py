@@ -20,6 +20,7 @@ from saturnmq.net.budget import ACCEPTED_AT_ONCE
 from saturnmq.net.fairness import DECODED_AT_ONCE, QUANTUM_SECONDS
 from saturnmq.protocol.codes import CommandFlag
 from saturnmq.protocol.frames.command import Command, encode_frame
+from waiting import until
 
 DEADLINE_SECONDS = 20
 ONEWAY, PROBE = 11, 22
@@ -310,21 +311,41 @@ def test_fairness_quantum_is_shorter_the_more_connections_wait(
     assert count <= (seconds + fairness.ITERATION_SECONDS) / 0.0002 + 1 < 10 * QUANTUM_SECONDS / 0.0002
 
 
+class NamedTurns:
+    """A connection of a network; each turn adds the network to `order`."""
+
+    def __init__(self, network: str, order: list[str]) -> None:
+        self.network = network
+        self.order = order
+
+    def take_turn(self) -> None:
+        self.order.append(self.network)
+
+
 async def test_fairness_turns_alternate_between_networks() -> None:
     queue, order = fairness.FairQueue(), list[str]()
-
-    class One:
-        def __init__(self, network: str) -> None:
-            self.network = network
-
-        def take_turn(self) -> None:
-            order.append(self.network)
-
     for network in ("a", "a", "a", "a", "b", "c", "b"):
-        queue.wait(One(network))
+        queue.wait(NamedTurns(network, order))
     while queue:
         await asyncio.sleep(0)
     assert order == ["a", "b", "c", "a", "b", "a", "a"]
+
+
+async def test_fairness_throttled_connections_continue_at_a_rate() -> None:
+    """Those of a network with few soon, behind one of each network with many; connections that wait for turns are not held up."""
+    queue, order, waiting = fairness.FairQueue(), list[str](), list[str]()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for network in ("a",) * 10 + ("b", "c"):
+        queue.throttle(NamedTurns(network, order))
+    queue.wait(NamedTurns("a", waiting))
+    await until(lambda: waiting)
+    for count in (3, 12):
+        await until(lambda count=count: len(order) >= count)
+        assert loop.time() - began >= len(order) * fairness.THROTTLE_SECONDS
+    assert order == ["a", "b", "c"] + ["a"] * 9
+    queue.throttle(NamedTurns("d", order))
+    await until(lambda: order[-1] == "d")
 
 
 async def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:

@@ -9,7 +9,8 @@ therefore waits for one iteration, however many connections flood the server.
 A connection whose requests are expensive, each more than a quantum, always waits for its turn: hundreds of them would otherwise
 have one each handled in the same iteration.
 
-A handler may end the turns of an iteration (`end_iteration`), so that a flood of what it defers costs others little.
+A connection whose handler defers a request that exceeds a limit is throttled (`throttle`): of all throttled connections, one
+continues each THROTTLE_SECONDS. So a flood of such requests takes a small part of the event loop, from however many connections.
 
 Many connections of one address with cheap requests are bounded together: once the connections of a network (an IPv4 address, an
 IPv6 /64) have used DIRECT_SECONDS in an iteration, its others wait for their turns, which alternate between networks. This applies
@@ -30,6 +31,7 @@ QUANTUM_SECONDS_MIN: Final = 0.00025
 CHEAP_READS: Final = 16  # until a connection with expensive requests counts as others again
 DIRECT_SECONDS: Final = 0.002  # for the reads of one network in an iteration, before its connections wait for turns
 ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
+THROTTLE_SECONDS: Final = 0.002  # between two throttled connections that continue: 500 a second
 BULK_BYTES: Final = (
     65_536  # after a read of this size a connection yields; uvloop reads it up to 32 times in a row otherwise
 )
@@ -80,28 +82,50 @@ class TurnTaker(Protocol):
     def take_turn(self) -> None: ...
 
 
+class _Line:
+    """Waiting connections; turns alternate between networks. count: their number."""
+
+    __slots__ = ("_by_network", "count")
+
+    def __init__(self) -> None:
+        self._by_network: OrderedDict[str, deque[TurnTaker]] = OrderedDict()  # the first has the next turn
+        self.count = 0
+
+    def add(self, turn_taker: TurnTaker) -> None:
+        self._by_network.setdefault(turn_taker.network, deque()).append(turn_taker)
+        self.count += 1
+
+    def pop(self) -> TurnTaker:
+        """The connection whose turn it is; its network is last then."""
+        network, waiting = self._by_network.popitem(last=False)
+        self.count -= 1
+        turn_taker = waiting.popleft()
+        if waiting:
+            self._by_network[network] = waiting
+        return turn_taker
+
+
 class FairQueue:
-    """The connections of one endpoint that wait for their turn.
+    """The connections of one endpoint that wait for their turn, or are throttled.
 
     shared: whether peers of several networks are connected, so that networks are bounded. overdrawn: networks that have used
     DIRECT_SECONDS in this event-loop iteration; their next reads wait for a turn. quantum: of one connection, seconds.
     """
 
-    __slots__ = ("_count", "_ended", "_members", "_scheduled", "_spent", "_waiting", "overdrawn", "quantum", "shared")
+    __slots__ = ("_members", "_scheduled", "_spent", "_throttled", "_waiting", "overdrawn", "quantum", "shared")
 
     def __init__(self) -> None:
         self.quantum = QUANTUM_SECONDS
         self.shared = False
         self.overdrawn: set[str] = set()
-        self._waiting: OrderedDict[str, deque[TurnTaker]] = OrderedDict()  # by network; the first has the next turn
-        self._count = 0
+        self._waiting = _Line()
+        self._throttled = _Line()
         self._scheduled = False
-        self._ended = False
         self._members: dict[str, int] = {}  # connections by network
         self._spent: dict[str, float] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return self._waiting.count
 
     def joined(self, network: str) -> None:
         """A peer of this network has connected."""
@@ -128,10 +152,13 @@ class FairQueue:
         self.overdrawn.clear()
 
     def wait(self, turn_taker: TurnTaker) -> None:
-        """Call `take_turn` in a later event-loop iteration. A connection waits at most once at a time."""
-        self._waiting.setdefault(turn_taker.network, deque()).append(turn_taker)
-        self._counted(1)
+        """Call `take_turn` in a later event-loop iteration. A connection waits, here or throttled, at most once at a time."""
+        self._waiting.add(turn_taker)
+        self._share()
         self._schedule()
+
+    def _share(self) -> None:
+        self.quantum = max(QUANTUM_SECONDS / (1 + self._waiting.count), QUANTUM_SECONDS_MIN)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -141,29 +168,26 @@ class FairQueue:
     def _serve(self) -> None:
         """Let the waiting connections take their turns until the time of this iteration is used."""
         self._scheduled = False
-        self._ended, until = False, monotonic() + ITERATION_SECONDS
+        until = monotonic() + ITERATION_SECONDS
         try:
-            for _ in range(self._count):
-                self._pop().take_turn()
-                if self._ended or monotonic() >= until:
+            for _ in range(self._waiting.count):
+                turn_taker = self._waiting.pop()
+                self._share()
+                turn_taker.take_turn()
+                if monotonic() >= until:
                     break
         finally:
-            if self._count:
+            if self._waiting.count:
                 self._schedule()
 
-    def end_iteration(self) -> None:
-        """Let no other connection take its turn in this event-loop iteration."""
-        self._ended = True
+    def throttle(self, turn_taker: TurnTaker) -> None:
+        """Call `take_turn` after the connections that are throttled already: one continues each THROTTLE_SECONDS."""
+        self._throttled.add(turn_taker)
+        if self._throttled.count == 1:
+            asyncio.get_running_loop().call_later(THROTTLE_SECONDS, self._continue)
 
-    def _pop(self) -> TurnTaker:
-        """The connection whose turn it is; its network is last then."""
-        network, waiting = self._waiting.popitem(last=False)
-        self._counted(-1)
-        turn_taker = waiting.popleft()
-        if waiting:
-            self._waiting[network] = waiting
-        return turn_taker
-
-    def _counted(self, change: int) -> None:
-        self._count += change
-        self.quantum = max(QUANTUM_SECONDS / (1 + self._count), QUANTUM_SECONDS_MIN)
+    def _continue(self) -> None:
+        turn_taker = self._throttled.pop()
+        if self._throttled.count:
+            asyncio.get_running_loop().call_later(THROTTLE_SECONDS, self._continue)
+        turn_taker.take_turn()

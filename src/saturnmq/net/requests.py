@@ -12,7 +12,7 @@ Two things make `run` stop before the last command. They differ in who continues
 - the peer does not read its responses, or has too many requests in flight: the rest waits in `limits.backlog`, reading from the
   socket is paused, and `resume` goes on when the output drains or a response ends a request. Back-pressure is TCP's;
 - the connection has used its share of processor time (`fair_queue.quantum`): the queue of connections calls `take_turn` after
-  the others have had theirs.
+  the others have had theirs; or it is throttled, because a handler deferred a request that exceeds a limit.
 
 While requests of all connections hold all the memory they may, only small ones are served; others are answered SYSTEM_BUSY.
 
@@ -39,7 +39,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from saturnmq.log_limit import LogLimit
 from saturnmq.metrics import Histogram
 from saturnmq.net.calls import Calls
-from saturnmq.net.fairness import FairQueue
+from saturnmq.net.fairness import FairQueue, TurnTaker
 from saturnmq.net.later import NO_RESPONSE, Later, Reply
 from saturnmq.net.limits import Limits, RequestMemory, memory_of
 from saturnmq.net.rejections import Rejections
@@ -246,15 +246,17 @@ class Requests(Generic[C]):
 
     def yield_turn(self) -> None:
         """Leave the rest of what this connection has sent to its next turn; others are served in between."""
+        self._pause(self._owner.fair_queue.wait)
+
+    def throttle(self) -> None:
+        """As `yield_turn`, for a handler that defers a request over a limit: the next turn comes at a bounded rate."""
+        self._pause(self._owner.fair_queue.throttle)
+
+    def _pause(self, wait: Callable[[TurnTaker], None]) -> None:
         if not self._limits.yielding:
             self._limits.yielding = True
-            self._owner.fair_queue.wait(self)
+            wait(self)
             self._limits.update_reading()
-
-    def end_iteration(self) -> None:
-        """Handle no other request in this event-loop iteration, neither of this connection nor of others that wait for turns."""
-        self.yield_turn()
-        self._owner.fair_queue.end_iteration()
 
     @property
     def network(self) -> str:
@@ -262,7 +264,7 @@ class Requests(Generic[C]):
         return self._connection.network
 
     def take_turn(self) -> None:
-        """Handle requests held back because this connection used its quantum."""
+        """Handle requests held back because this connection used its quantum, or was throttled."""
         self._limits.yielding = False
         self.resume()
 

@@ -223,7 +223,7 @@ def _park(
 ) -> Later:
     """Park the pull until a message arrives; if too many are parked, answer it after shortPollingTimeMills (LIM-13).
 
-    Each event-loop iteration handles one pull of the latter kind and no more, so that thousands of them leave others their time.
+    A pull of the latter kind throttles its connection, so that thousands of them leave others their time.
     """
     ext = request.ext
     request.body = request.remark = None  # only what is counted stays in memory
@@ -233,7 +233,7 @@ def _park(
     parked = ParkedPull(connection, request, offset, deadline, pull_filter.codes, pull_filter.by_record, caller)
     if ctx.long_polling.add(key, parked):
         return parked.later
-    connection.requests.end_iteration()
+    connection.requests.throttle()
     return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)
 
 
