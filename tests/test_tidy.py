@@ -18,7 +18,7 @@ PACKAGES = {
     "protocol", "config", "hot", "net", "store", "raft", "filter",
     "history", "acl", "namesrv", "replication", "broker", "client",
     "admin", "cli", "console", "metrics", "server_admin", "spark", "testing", "opentelemetry", "django", "kombu",
-    "faststream",
+    "faststream", "registry",
 }  # fmt: skip
 TOP_LEVEL = {
     "__init__.py",
@@ -33,6 +33,7 @@ TOP_LEVEL = {
     "slices.py",
     "log_limit.py",
     "statistics.py",
+    "cloudevents.py",
     "fastapi.py",
     "flask.py",
     "py.typed",

@@ -39,6 +39,8 @@ MODULES: Final = {
         "fastavro",
     ),
     "faststream": ("saturnmq.faststream",),
+    "cloudevents": ("saturnmq.cloudevents",),
+    "registry": ("saturnmq.registry.formats", "jsonschema", "google.protobuf"),
     "connect": ("pyspark.sql.connect.session",),
 }
 PLUGIN_TEST: Final = """

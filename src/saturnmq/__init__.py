@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from saturnmq.client.client import Client as Client
     from saturnmq.client.codecs import Codec as Codec
+    from saturnmq.client.codecs import PropertyCodec as PropertyCodec
     from saturnmq.client.codecs import bytes_codec as bytes_codec
     from saturnmq.client.codecs import json_codec as json_codec
     from saturnmq.client.codecs import str_codec as str_codec
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from saturnmq.errors import OffsetOutOfRange as OffsetOutOfRange
     from saturnmq.errors import PartialSend as PartialSend
     from saturnmq.errors import ProducerStopped as ProducerStopped
+    from saturnmq.errors import RegistryError as RegistryError
     from saturnmq.errors import ReplyTimeout as ReplyTimeout
     from saturnmq.errors import RouteNotFound as RouteNotFound
     from saturnmq.errors import SendFailed as SendFailed
@@ -100,7 +102,7 @@ __version__ = "0.1.0"
 _HOME: Final = {
     "saturnmq.client.consumer.batch": ("Batch",),
     "saturnmq.client.client": ("Client",),
-    "saturnmq.client.codecs": ("Codec", "bytes_codec", "json_codec", "str_codec"),
+    "saturnmq.client.codecs": ("Codec", "PropertyCodec", "bytes_codec", "json_codec", "str_codec"),
     "saturnmq.client.consumer.consumer": ("Consumer",),
     "saturnmq.errors": (
         "AlreadySettled",
@@ -117,6 +119,7 @@ _HOME: Final = {
         "OffsetOutOfRange",
         "PartialSend",
         "ProducerStopped",
+        "RegistryError",
         "ReplyTimeout",
         "RouteNotFound",
         "SendFailed",

@@ -16,6 +16,7 @@ SaturnError
     TransactionRolledBack, ReplyTimeout (10006)  half message not durable; request not answered
     OffsetOutOfRange                             seek outside the queue
     DecodeError                                  body that the codec cannot decode
+    RegistryError                                schema that the schema registry has not, or does not answer for
     ConsumerStopped, ProducerStopped             a background task died
     AlreadySettled                               message settled twice, with different verdicts
   LocalProtocolError
@@ -293,6 +294,14 @@ class EncodeError(LocalProtocolError):
 
 class DecodeError(ClientError):
     """The codec cannot decode the body of the message; raised by `Message.value`."""
+
+
+class RegistryError(ClientError):
+    """A schema registry refuses a request, does not have the schema, or does not answer in time (`retryable`)."""
+
+    def __init__(self, message: str, *, hint: str | None = None, retryable: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.retryable = retryable
 
 
 class ConsumerStopped(ClientError):

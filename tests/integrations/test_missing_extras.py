@@ -16,6 +16,7 @@ import pytest
         ("saturnmq.fastapi", "starlette", "starlette"),
         ("saturnmq.django", "django", "django"),
         ("saturnmq.flask", "flask", "flask"),
+        ("saturnmq.cloudevents", "cloudevents", "cloudevents"),
     ],
 )
 def test_missing_package_is_named_with_its_command(

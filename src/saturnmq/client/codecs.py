@@ -13,7 +13,7 @@ import functools
 import importlib
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -62,6 +62,52 @@ class Codec(Protocol[T]):
     def decode(self, body: bytes) -> T:
         """The value of a body. Raises DecodeError."""
         ...
+
+
+class BodyAndProperties(Protocol):
+    """Of a message. `body` raises MessageError if it is damaged."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+class PropertyCodec(Generic[T]):  # no ABC: each message is tested for it
+    """A codec that also writes and reads user properties, or needs data that it must wait for.
+
+    Producers await `prepare_encoding` when they start, consumers await `prepare_decoding` before they hand out pulled messages.
+
+    Example:
+        class VersionedCodec(PropertyCodec[bytes]):
+            def encode_message(self, value: bytes) -> tuple[bytes, Mapping[str, str]]:
+                return value, {"version": "2"}
+
+            def decode_message(self, body: bytes, properties: Mapping[str, str]) -> bytes:
+                return body if properties.get("version") == "2" else b"old: " + body
+    """
+
+    def encode_message(self, value: T) -> tuple[bytes, Mapping[str, str]]:
+        """The body and the user properties for a value; those that a send gives override them. Raises EncodeError."""
+        raise NotImplementedError
+
+    def decode_message(self, body: bytes, properties: Mapping[str, str]) -> T:
+        """The value of a message. Raises DecodeError."""
+        raise NotImplementedError
+
+    async def prepare_encoding(self) -> None:
+        """Get what `encode_message` needs; what it raises is raised by the start of the producer."""
+
+    async def prepare_decoding(self, messages: Iterable[BodyAndProperties]) -> None:
+        """Get what `decode_message` needs for these messages. Does not raise: `decode_message` does."""
+
+    def encode(self, value: T) -> bytes:
+        """The body alone."""
+        return self.encode_message(value)[0]
+
+    def decode(self, body: bytes) -> T:
+        """The value of a body without properties."""
+        return self.decode_message(body, {})
 
 
 class BytesCodec:
@@ -181,6 +227,27 @@ class PydanticCodec(TypedJsonCodec[T]):
         adapter = module.TypeAdapter(kind)
         self._encode = functools.partial(adapter.dump_json, warnings="error")
         self._decode = adapter.validate_json
+
+
+def python_converters(kind: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Functions from values of a type to dicts, lists and Python's own scalars, and back. The second one raises ValueError.
+
+    Scalars such as dates and Decimal stay as they are. Raises ConfigError if the extra is not installed.
+    """
+    codec = json_codec(kind)
+    if isinstance(codec, MsgspecCodec):
+        import msgspec
+
+        scalars = (bytes, bytearray, datetime, date, time, Decimal, UUID)
+        return functools.partial(msgspec.to_builtins, builtin_types=scalars), functools.partial(
+            msgspec.convert, type=kind
+        )
+    if isinstance(codec, PydanticCodec):
+        import pydantic
+
+        adapter = pydantic.TypeAdapter(kind)
+        return adapter.dump_python, adapter.validate_python
+    return lambda value: value, lambda value: value
 
 
 _CODEC_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)

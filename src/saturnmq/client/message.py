@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from saturnmq.client import namespaces
-from saturnmq.client.codecs import Codec
+from saturnmq.client.codecs import Codec, PropertyCodec
 from saturnmq.client.compression import decompress
 from saturnmq.errors import ClientError, DecodeError
 from saturnmq.protocol.bodies import MessageQueue
@@ -152,7 +152,12 @@ class ReceivedMessage(Generic[T]):
         except AttributeError:
             pass
         try:
-            value = self._codec.decode(self.body)
+            codec = self._codec
+            value = (
+                codec.decode_message(self.body, self.properties)
+                if isinstance(codec, PropertyCodec)
+                else codec.decode(self.body)
+            )
         except DecodeError as error:
             raise DecodeError(f"message {self.message_id} of topic {self.topic}: {error}") from error
         _put(self, "_value", value)

@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from saturnmq.client import namespaces
+from saturnmq.client.codecs import PropertyCodec
 from saturnmq.client.connection.core import Core, now_ms
 from saturnmq.client.consumer.consume_stats import ConsumeCounters
 from saturnmq.client.consumer.offsets import OffsetStore, note_failure
@@ -500,6 +501,8 @@ class AssignedQueue:
         self._broker_id = result.suggested_broker_id
         if result.status is PullStatus.FOUND:
             host.stats.pulled(queue.topic, time.monotonic() - begin)
+            if isinstance(host.codec, PropertyCodec):
+                await host.codec.prepare_decoding(result.messages())
         return result
 
     async def _after_error(self, error: SaturnError) -> None:

@@ -32,7 +32,7 @@ from saturnmq.client.checks import (
     check_topic,
     join_keys,
 )
-from saturnmq.client.codecs import Codec
+from saturnmq.client.codecs import Codec, PropertyCodec
 from saturnmq.client.compression import COMPRESSION_FLAGS, compressor
 from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.connection.deadline import Deadline
@@ -108,7 +108,8 @@ class Producer(Batching, Generic[T]):
     async def start(self) -> None:
         """Register the group with the client. Idempotent.
 
-        Raises GroupInUse if the client already has a producer of this group, and Closed after `stop`.
+        Raises GroupInUse if the client already has a producer of this group, Closed after `stop`, and what
+        `prepare_encoding` of the codec raises.
         """
         async with self._lock:
             if self.state is ClientState.RUNNING:
@@ -116,6 +117,8 @@ class Producer(Batching, Generic[T]):
             if self.state is ClientState.STOPPED:
                 check_state("producer", self.state)
             self._core.check_running()
+            if isinstance(self._codec, PropertyCodec):
+                await self._codec.prepare_encoding()
             self._core.add_producer(self.group)
             if self._trace_topic is not None and self._core.tracing is not None:
                 self._tracer = self._core.tracing.open(self.group, PRODUCE, self._trace_topic)
@@ -430,7 +433,10 @@ class Producer(Batching, Generic[T]):
             record = await wait_for(answer, deadline.remaining_ms, topic, correlation_id)
         finally:
             core.replies.forget(correlation_id)
-        return Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
+        response = Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
+        if isinstance(self._codec, PropertyCodec):
+            await self._codec.prepare_decoding([response])
+        return response
 
     async def reply(
         self,
@@ -450,7 +456,8 @@ class Producer(Batching, Generic[T]):
                 await message.ack()
         """
         self._check()
-        return await self.answer(message, self._codec.encode(value), properties, timeout)
+        body, properties = self._encoded(value, properties)
+        return await self.answer(message, body, properties, timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The writable queues of a topic, by broker name and queue id. Raises RouteNotFound.
@@ -465,6 +472,14 @@ class Producer(Batching, Generic[T]):
         return [namespaces.strip_queue(namespace, queue) for queue in route.write_queues]
 
     # preparation, before any I/O
+
+    def _encoded(self, value: T, properties: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
+        """The body, and the properties with those that the codec adds. Raises EncodeError."""
+        codec = self._codec
+        if not isinstance(codec, PropertyCodec):
+            return codec.encode(value), properties
+        body, added_properties = codec.encode_message(value)
+        return body, {**added_properties, **(properties or {})}
 
     def _wire_topic(self, topic: str) -> str:
         wire = self._topics.get(topic)
@@ -529,7 +544,7 @@ class Producer(Batching, Generic[T]):
         delay: Delay | None = None,
     ) -> Prepared:
         wire = self._wire_topic(topic)
-        body = self._codec.encode(value)
+        body, properties = self._encoded(value, properties)
         settings = self._core.settings
         check_body(body, settings.body_bytes_max)
         unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay)
@@ -572,7 +587,7 @@ class Producer(Batching, Generic[T]):
             wait_stored = wait_stored if value.wait_stored is None else value.wait_stored
             value = value.value
         wire = self._wire_topic(topic)
-        body = self._codec.encode(value)
+        body, properties = self._encoded(value, properties)
         check_body(body, self._core.settings.body_bytes_max)
         unique_id, text = self._property_text(tag, keys, properties, wait_stored)
         return BatchMessage(wire, unique_id, BatchItem(body, text.encode(), flag), wait_stored)
