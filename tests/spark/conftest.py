@@ -6,6 +6,7 @@ import functools
 import json
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,12 +61,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session writes its events, in one plain file."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: Path) -> Iterator[Any]:
     from saturnmq.spark import session
 
+    events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": event_log.as_uri()}
+    events |= {"spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = session("saturnmq-tests", **SMALL)
+        made = session("saturnmq-tests", **SMALL, **events)
     yield made
     made.stop()
 
