@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import functions as f
 
 from saturnmq.spark.pipelines import main
-from saturnmq.spark.pipelines.export import ExportConf, build
+from saturnmq.spark.pipelines.export import ExportConf, build, lag_of
+from saturnmq.spark.ranges import from_offset
 from saturnmq.testing import SyncEmbeddedBroker
 
 pytestmark = pytest.mark.spark
@@ -106,11 +107,17 @@ def test_stream_delivers_to_memory_sink(spark: Any, server: SyncEmbeddedBroker, 
         .option("nameServer", server.name_servers)
         .option("topic", "live")
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "60")
         .load()
     )
     query = stream.writeStream.format("memory").queryName("live").trigger(availableNow=True).start()
     assert query.awaitTermination(300)
     assert [source["metrics"] for source in query.lastProgress["sources"]] == [{}]
+    ends = [
+        sum(from_offset(json.loads(batch["sources"][0]["latestOffset"])).values()) for batch in query.recentProgress
+    ]
+    assert len(ends) == 2 and set(ends) == {100}, "the end of the topic in each progress, also of the first batch"
+    assert lag_of(query) == 0
     assert numbers(spark.table("live")) == list(range(100))
 
 
