@@ -110,6 +110,7 @@ def test_interrupted_upload_is_not_read_and_completed_later(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(ArchivedFile, "encode", killed)
         archive.put(str(tmp_path / "store"), url, "zstd", quietly)
+    assert not any((tmp_path / "archive" / "manifest").iterdir())
     (half,) = (tmp_path / "archive" / "files").iterdir()
     assert half.name == f"{closed[0].name}.zst" and archived_files(url) == []
     with pytest.raises(ConfigError, match="holds no archive of saturnmq spark archive"):

@@ -104,15 +104,13 @@ def _put_file(
         max(times, default=NO_LIMIT),
         file.ledger,
     )
-    path = _manifest_path(root, archived)
+    path, content = _manifest_path(root, archived), archived.encode()
+    is_local = system.type_name == "local"  # where a reader would see a file that is being written
     with service_errors(url):
-        if system.type_name == "local":  # where a reader would see a file that is being written
-            with system.open_output_stream(f"{path}.new") as out:
-                out.write(archived.encode())
+        with system.open_output_stream(f"{path}.new" if is_local else path) as out:
+            out.write(content)
+        if is_local:
             system.move(f"{path}.new", path)
-        else:
-            with system.open_output_stream(path) as out:
-                out.write(archived.encode())
     return archived
 
 
