@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from deltalake import DeltaTable
+from lake_batches import QUERY, Frame, rows_of
 from test_spark_files import make_log, read
 
 from saturnmq.protocol.errors import ConfigError, CorruptRecord, SaturnError, StoreError
+from saturnmq.spark import lake_sink
 from saturnmq.spark.lake_sink import target_of
 from saturnmq.spark.log_archive import ArchivedFile, archived_files
 from saturnmq.spark.log_scan import log_files, pieces_of
@@ -25,17 +28,26 @@ from saturnmq.spark.pipelines import archive, main, running
 
 SECRET = "secret/of+the.bucket"
 LEFT_OUT = 1  # the file that a broker writes to
+SERVER = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()  # until the tests end
+"""
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The URL of a server of S3."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    """The URL of a server of S3, in a process of its own: deltalake holds the interpreter's lock while it waits for one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        server.kill()
 
 
 @pytest.fixture
@@ -286,3 +298,14 @@ def test_command_archives_lists_verifies_fetches_and_deletes(
     assert ran("--older-than", "365d")[0][-1].startswith(f"would delete: {len(closed)} files")
     assert ran("--older-than", "365d", "--delete")[1]["files"] == len(closed) and archived_files(url) == []
     assert main(["archive", url, "--json"]) == 0 and json.loads(capsys.readouterr().out)["rows"][0]["files"] == 0
+
+
+def test_delta_table_in_bucket_gets_each_batch_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stream's driver writes it by to_lake: the workers' files by pyarrow, the commits by deltalake."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    target = target_of("delta", f"{bucket}/orders", ("tag",))
+    assert target is not None
+    for batch in (0, 1, 1):
+        lake_sink.append(target, Frame(rows_of(batch)), QUERY, batch)  # type: ignore[arg-type]
+    rows = DeltaTable(f"{bucket}/orders").to_pyarrow_table().select(["n", "tag", "at"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == sorted([*rows_of(0), *rows_of(1)], key=lambda row: row[0])
