@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from saturnmq.client.codecs import json_codec as json_codec
     from saturnmq.client.codecs import str_codec as str_codec
     from saturnmq.client.consumer.batch import Batch as Batch
+    from saturnmq.client.consumer.consume_stats import ConsumerStats as ConsumerStats
     from saturnmq.client.consumer.consumer import Consumer as Consumer
     from saturnmq.client.consumer.listener import Retry as Retry
     from saturnmq.client.filters import Filter as Filter
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from saturnmq.client.metrics import ClientMetrics as ClientMetrics
     from saturnmq.client.outbox import OUTBOX_ID as OUTBOX_ID
     from saturnmq.client.outbox import Outbox as Outbox
+    from saturnmq.client.producer.attempts import ProducerStats as ProducerStats
     from saturnmq.client.producer.producer import Producer as Producer
     from saturnmq.client.producer.transactions import Transaction as Transaction
     from saturnmq.client.puller.puller import Puller as Puller
@@ -136,7 +138,9 @@ _HOME: Final = {
         "install_hooks",
         "remove_hooks",
     ),
+    "saturnmq.client.consumer.consume_stats": ("ConsumerStats",),
     "saturnmq.client.consumer.listener": ("Retry",),
+    "saturnmq.client.producer.attempts": ("ProducerStats",),
     "saturnmq.client.metrics": ("ClientMetrics",),
     "saturnmq.client.message": ("Ack", "Message", "Outgoing"),
     "saturnmq.client.queue_selectors": ("random_queue", "same_site"),

@@ -28,10 +28,12 @@ from saturnmq.client.client import Client as AsyncClient
 from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.url import ClientOptions, ClientSettings, FromSettings
 from saturnmq.client.consumer.batch import Batch as AsyncBatch
+from saturnmq.client.consumer.consume_stats import ConsumerStats
 from saturnmq.client.consumer.consumer import Consumer as AsyncConsumer
 from saturnmq.client.consumer.settings import ConsumerOptions
 from saturnmq.client.message import Message as AsyncMessage
 from saturnmq.client.message import ReceivedMessage
+from saturnmq.client.producer.attempts import ProducerStats
 from saturnmq.client.producer.producer import Producer as AsyncProducer
 from saturnmq.client.producer.settings import ProducerOptions
 from saturnmq.client.producer.transactions import Transaction as AsyncTransaction
@@ -137,13 +139,15 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
     def consumer(self, group: str, *, codec: Codec[T], **options: Unpack[ConsumerOptions]) -> Consumer[T]: ...
     @copied(AsyncClient.consumer)  # type: ignore[misc]  # mypy copies one overload
     def consumer(self, group: str, **options: Any) -> Consumer[Any]:
-        return Consumer(self._inner.consumer(group, **options))
+        return Consumer(self._inner.consumer(group, **_in_threads(options)))
 
     @copied(AsyncClient.listener)
     def listener(self, *args: Any, **options: Any) -> Callable[[H], H]:
         if callable(on_start := options.get("on_start")):
             blocking_start = adapt(on_start, {Consumer: AsyncConsumer})
             options["on_start"] = lambda consumer: asyncio.to_thread(blocking_start, consumer)
+
+        options = _in_threads(options)
 
         def decorator(inner: AsyncClient) -> Callable[[Any], Any]:
             return inner.listener(*args, **options)
@@ -189,6 +193,16 @@ class Client(FromSettings, PerProcess[AsyncClient], _StartStopBlock):
     topic_exists = blocking(AsyncClient.topic_exists)
 
 
+def _in_threads(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a consumer with callbacks that run in threads, where they may call the consumer."""
+    wrapped = {
+        name: functools.partial(asyncio.to_thread, options[name])
+        for name in ("on_assigned", "on_revoked")
+        if callable(options.get(name))
+    }
+    return {**options, **wrapped}
+
+
 def _with_listed_values(method: Callable[P, R]) -> Callable[P, R]:
     """The method with `values` read on the calling thread, where iterating over them may block."""
 
@@ -212,6 +226,11 @@ class Producer(PerProcess[AsyncProducer[T]], _StartStopBlock, Generic[T]):
     def group(self) -> str:
         """The producer group as brokers see it, including the namespace."""
         return self._inner.group
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counters of requests and messages; a copy."""
+        return self._inner.stats
 
     @property
     def trace_stats(self) -> TraceStats:
@@ -299,6 +318,7 @@ class Message(ReceivedMessage[T]):
     commit = blocking(AsyncMessage[T].commit)
     rollback = blocking(AsyncMessage[T].rollback)
     retry = blocking(AsyncMessage[T].retry)
+    extend = blocking(AsyncMessage[T].extend)
     reject = blocking(AsyncMessage[T].reject)
 
 
@@ -365,6 +385,11 @@ class Consumer(_StartStopBlock, Generic[T]):
     def group(self) -> str:
         """The group name, including the namespace."""
         return self._inner.group
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What the consumer holds now, and its rates over the last minute."""
+        return portal.call("Consumer.stats", lambda: self._inner.stats)
 
     @property
     def trace_stats(self) -> TraceStats:

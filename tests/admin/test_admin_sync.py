@@ -19,7 +19,6 @@ from saturnmq.testing import SyncEmbeddedBroker
 
 # Async iterators, what returns an object of asyncio, and what needs no connection.
 WITHOUT = {
-    "dead_letters": {"all_of"},
     "groups": {"topics_of"},
     "messages": {"puller", "timed_sends", "timed_sends_in_turn"},
 }

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from saturnmq import Batch, Client, Message, TransactionState, json_codec, sql, tag
+from saturnmq import Batch, Client, Message, MessageQueue, TransactionState, json_codec, sql, tag
 from saturnmq.testing import EmbeddedBroker
 URL = "rmq://127.0.0.1:9876"
 """

@@ -9,7 +9,7 @@ Requirements: CON-11, ADM-09.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,7 +97,7 @@ class DeadLetters:
         total = sum(max(bounds.max_offset - bounds.min_offset, 0) for bounds in statistics.offsets.values())
         return DeadLetterPage(messages, total, statistics.failures)
 
-    async def all_of(self, group: str) -> AsyncIterator[Message[bytes]]:
+    async def all_of(self, group: str) -> AsyncGenerator[Message[bytes], None]:
         """All dead letters of a group, oldest first in each queue; nothing if the group has none."""
         statistics = await self._statistics(group)
         if statistics is None:

@@ -33,7 +33,7 @@ from saturnmq.admin import (
 )
 from saturnmq.admin.connection import TIMEOUT_MS
 from saturnmq.admin.credentials import AdminAccess
-from saturnmq.client.sync.facade import blocking
+from saturnmq.client.sync.facade import blocking, iterating
 
 A = TypeVar("A")
 
@@ -126,6 +126,7 @@ class DeadLetters(_Family[dead_letters.DeadLetters]):
     """saturnmq.admin.dead_letters.DeadLetters without `await`."""
 
     listing = blocking(dead_letters.DeadLetters.listing)
+    all_of = iterating(dead_letters.DeadLetters.all_of)
     at = blocking(dead_letters.DeadLetters.at)
     resend = blocking(dead_letters.DeadLetters.resend)
 

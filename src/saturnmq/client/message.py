@@ -24,6 +24,7 @@ from saturnmq.protocol.offsets import QueueOffset
 
 T = TypeVar("T")
 _put: Final = object.__setattr__
+REASON_PROPERTY: Final = "DEAD_LETTER_REASON"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,6 +71,10 @@ class Settler(Protocol):
     async def settle(
         self, message: Message[Any], verdict: Ack, *, after: timedelta | None = None, reason: str = ""
     ) -> None: ...
+
+    def extend(self, message: Message[Any], seconds: float | None) -> None:
+        """Give the delivery more time; without effect where it has no limit."""
+        return
 
 
 class ReceivedMessage(Generic[T]):
@@ -236,6 +241,11 @@ class ReceivedMessage(Generic[T]):
         return self._record.reconsume_times + 1
 
     @property
+    def dead_letter_reason(self) -> str | None:
+        """Why a message of a dead-letter queue came there, if `reject(reason)` of a SaturnMQ client said so; else None."""
+        return self._record.properties.get(REASON_PROPERTY)
+
+    @property
     def flag(self) -> int:
         """The integer that the producer set by `send(flag=...)`, 0 by default."""
         return self._record.flag
@@ -299,6 +309,20 @@ class Message(ReceivedMessage[T]):
             await message.retry(after=timedelta(seconds=30), reason="upstream is busy")
         """
         await self._owner().settle(self, Ack.RETRY, after=after, reason=reason)
+
+    async def extend(self, seconds: float | None = None) -> None:
+        """Give this delivery seconds from now, instead of what remains of `ack_timeout` and of a listener's time limit.
+
+        None: the consumer's `ack_timeout` again. A handler that works for long calls it from time to time; the message comes again
+        if it is neither settled nor extended in time. This process keeps the limit, as brokers have none. Without effect on a
+        settled message. Raises ClientError unless seconds are above 0 and at most 86400.
+
+        Example:
+            for part in parts:
+                await convert(part)
+                await message.extend(60)
+        """
+        self._owner().extend(self, seconds)
 
     async def reject(self, reason: str = "") -> None:
         """Move the message to the group's dead-letter queue now. reason: text stored as a property of the dead letter."""

@@ -22,7 +22,6 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from saturnmq.client.consumer.send_back import REASON_PROPERTY
 from saturnmq.client.message import Message
 from saturnmq.console.conditions import beginning, readable
 from saturnmq.console.context import PAGE_ROWS, Page, paged
@@ -179,7 +178,7 @@ async def _after(first: str, following: AsyncIterator[str]) -> AsyncIterator[str
 
 def reason_of(page: Page, message: Message[bytes]) -> str:
     """Why a message is a dead letter: what the client gave, else that its deliveries are used up."""
-    client_reason = message.record.properties.get(REASON_PROPERTY)
+    client_reason = message.dead_letter_reason
     return client_reason or page.gettext("Retries used up: {count}", count=message.record.reconsume_times)
 
 

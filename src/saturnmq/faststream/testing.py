@@ -25,7 +25,7 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.identity import MessageIds
 from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.filters import Filter
-from saturnmq.client.message import Ack, Message
+from saturnmq.client.message import Ack, Message, Settler
 from saturnmq.client.receipt import Receipt, SendStatus
 from saturnmq.faststream.broker import RocketBroker
 from saturnmq.faststream.commands import RocketPublishCommand
@@ -155,7 +155,7 @@ def selects(topic_filter: Filter, message: Raw) -> bool:
     return predicates.by_record is None or predicates.by_record(message.record.properties_raw)
 
 
-class AcceptingSettler:
+class AcceptingSettler(Settler):
     """Settles messages that no broker waits for: `message.committed` says how."""
 
     async def settle(

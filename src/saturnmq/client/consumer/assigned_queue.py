@@ -14,7 +14,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ from saturnmq.client.consumer.offsets import OffsetStore, note_failure
 from saturnmq.client.consumer.process_queue import ProcessQueue
 from saturnmq.client.consumer.queue_identity import Mark, QueueIdentity, Undecided, is_missing
 from saturnmq.client.consumer.send_back import ACK_TIMEOUT_LEVEL, DEAD_LETTER, SendBack, level_for
+from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.hooks import ConsumeContext, ConsumeHook, run_consume_hooks
 from saturnmq.client.message import Ack, Message
 from saturnmq.client.puller.puller import PullResult, PullStatus, pull_command, pull_result
@@ -50,6 +52,8 @@ IDLE_DELAY_S: Final = 0.05
 RETRY_LATER_S: Final = 5.0  # delay of a local redelivery if the caller gives none
 FLOW_LOG_EVERY: Final = 1000  # PL-02
 TIMED_OUT: Final = "not settled in time"
+EXTEND_S_MAX: Final = 86_400
+handler_limit: Final[ContextVar[asyncio.Timeout]] = ContextVar("handler_limit")  # of the listener's handler that runs
 _IDLE: Final = frozenset({PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL})
 _SUBSCRIPTION_CODES: Final = frozenset(
     {
@@ -69,8 +73,9 @@ class QueueOwner(Protocol):
     codec: Any
     offsets: OffsetStore
     send_back: SendBack
-    stats: ConsumeCounters
+    counters: ConsumeCounters
     hooks: Sequence[ConsumeHook]
+    settings: ConsumerSettings
     pull_batch: int
     pull_interval: float
 
@@ -99,15 +104,17 @@ class QueueGeneration:
     """The messages of one period of ownership; a queue that moved away and came back, or was reset, has a new one.
 
     delivered: by offset, when a message was handed out, and the message. parked: messages that could not be handed out while the
-    queue was paused. repeated: by offset, the number of the last attempt that was retried locally.
+    queue was paused. extended: by offset, the hand-out time that gives a message what `extend` promised. repeated: by offset, the
+    number of the last attempt that was retried locally.
     """
 
-    __slots__ = ("assignment", "contexts", "delivered", "parked", "process_queue", "repeated", "verdicts")
+    __slots__ = ("assignment", "contexts", "delivered", "extended", "parked", "process_queue", "repeated", "verdicts")
 
     def __init__(self, assignment: AssignedQueue, start_offset: QueueOffset) -> None:
         self.assignment = assignment
         self.process_queue = ProcessQueue(start_offset)
         self.delivered: dict[int, tuple[float, Message[Any]]] = {}
+        self.extended: dict[int, float] = {}
         self.verdicts: dict[int, Ack] = {}
         self.parked: list[Message[Any]] = []
         self.repeated: dict[int, int] = {}
@@ -121,6 +128,8 @@ class QueueGeneration:
             self.parked.append(message)
             return False
         self.delivered[message._record.queue_offset] = (now, message)
+        if self.extended:
+            self.extended.pop(message._record.queue_offset, None)
         host = self.assignment.host
         if host.hooks:
             context = self.contexts[message.offset] = ConsumeContext(
@@ -219,7 +228,7 @@ class QueueGeneration:
         handed_out = self.delivered.get(record.queue_offset)
         if handed_out is not None:
             took_s = time.monotonic() - handed_out[0]
-            host.stats.consumed(record.topic, took_s, failed=verdict not in (Ack.SUCCESS, Ack.COMMIT))
+            host.counters.consumed(record.topic, took_s, failed=verdict not in (Ack.SUCCESS, Ack.COMMIT))
         context = self.contexts.pop(record.queue_offset, None) if self.contexts else None
         if context is not None:
             context.verdict, context.reason, context.timed_out = verdict, reason, timed_out
@@ -242,9 +251,27 @@ class QueueGeneration:
         self.report(message, Ack.RETRY, TIMED_OUT, timed_out=True)
         self.close(message.offset)
 
+    def extend(self, message: Message[Any], seconds: float | None) -> None:
+        """Give the delivery seconds from now, None: ack_timeout; also the handler of a listener that calls this."""
+        ack_timeout_s = self.assignment.host.settings.ack_timeout
+        limit_s = ack_timeout_s if seconds is None else seconds
+        if not 0 < limit_s <= EXTEND_S_MAX:
+            raise ClientError(
+                f"{message!r} cannot be extended by {seconds!r:.40} s, must be above 0, at most {EXTEND_S_MAX}"
+            )
+        if message.offset not in self.delivered or self.is_settled(message):
+            return
+        self.extended[message.offset] = time.monotonic() + limit_s - ack_timeout_s
+        handler = handler_limit.get(None)
+        if handler is not None:
+            with suppress(RuntimeError):  # the handler has ended, and a task that it left behind calls this
+                handler.reschedule(asyncio.get_running_loop().time() + limit_s)
+
     def close(self, offset: QueueOffset) -> None:
         """Close a finished offset: advance the commit offset and resume pulling if it waits."""
         self.delivered.pop(offset, None)
+        if self.extended:
+            self.extended.pop(offset, None)
         if self.repeated:
             self.repeated.pop(offset, None)
         process_queue = self.process_queue
@@ -263,7 +290,7 @@ class QueueGeneration:
         for handed_out, message in self.delivered.values():
             if handed_out > before or len(late) >= 16:
                 break
-            if not self.is_settled(message):
+            if not self.is_settled(message) and self.extended.get(message.offset, handed_out) <= before:
                 late.append(message)
         return late
 
@@ -500,7 +527,7 @@ class AssignedQueue:
         host.core.outages.succeeded("pull", (host.group, queue))
         self._broker_id = result.suggested_broker_id
         if result.status is PullStatus.FOUND:
-            host.stats.pulled(queue.topic, time.monotonic() - begin)
+            host.counters.pulled(queue.topic, time.monotonic() - begin)
             if isinstance(host.codec, PropertyCodec):
                 await host.codec.prepare_decoding(result.messages())
         return result
@@ -601,7 +628,7 @@ class AssignedQueue:
         if not len(process_queue):
             host.offsets.update(self.queue, process_queue.commit_offset)
         if messages:
-            host.stats.fetched(self.queue.topic, len(messages))
+            host.counters.fetched(self.queue.topic, len(messages))
             self._offer(messages)
         return bool(messages)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from saturnmq.protocol.bodies import ConsumeStatus
@@ -14,6 +15,32 @@ from saturnmq.protocol.bodies import ConsumeStatus
 BUCKET_S: Final = 10
 MINUTE_BUCKETS: Final = 6
 HOUR_BUCKETS: Final = 360
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """What a consumer holds now, and its rates over the last minute.
+
+    queues: assigned ones, without those of the retry topic. waiting: pulled messages that no reader has taken. handed_out: messages
+    that readers hold unsettled. unsettled_bytes: body bytes of both. pull_ms: mean time of a pull that found messages. settle_ms:
+    mean time from the delivery of a message until it is settled. received_per_s, acknowledged_per_s, failed_per_s: messages.
+    failed_last_hour: messages that were retried, rejected or not settled in time.
+
+    Example:
+        stats = consumer.stats
+        print(stats.waiting, stats.handed_out, stats.failed_last_hour)
+    """
+
+    queues: int
+    waiting: int
+    handed_out: int
+    unsettled_bytes: int
+    pull_ms: float
+    settle_ms: float
+    received_per_s: float
+    acknowledged_per_s: float
+    failed_per_s: float
+    failed_last_hour: int
 
 
 class _Bucket:
@@ -63,12 +90,13 @@ class ConsumeCounters:
         else:
             bucket.ok += 1
 
-    def status(self, topic: str) -> ConsumeStatus:
-        """Rates of a topic as mqadmin shows them: ms per pull and per message, messages per second."""
+    def status(self, topic: str | None = None) -> ConsumeStatus:
+        """Rates of a topic, or of all, as mqadmin shows them: ms per pull and per message, messages per second."""
         number = int(self._clock()) // BUCKET_S
-        buckets = self._topics.get(topic, {})
-        hour = [bucket for bucket_number, bucket in buckets.items() if bucket_number > number - HOUR_BUCKETS]
-        last = [bucket for bucket_number, bucket in buckets.items() if bucket_number > number - MINUTE_BUCKETS]
+        topics = self._topics.values() if topic is None else [self._topics.get(topic, {})]
+        buckets = [item for buckets in topics for item in buckets.items()]
+        hour = [bucket for bucket_number, bucket in buckets if bucket_number > number - HOUR_BUCKETS]
+        last = [bucket for bucket_number, bucket in buckets if bucket_number > number - MINUTE_BUCKETS]
         window_s = BUCKET_S * MINUTE_BUCKETS
         return ConsumeStatus(
             pull_rt=_mean_ms(lambda b: (b.pull_s, b.pulls), last),

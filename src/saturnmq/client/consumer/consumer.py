@@ -27,6 +27,8 @@ from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.consumer.assigned_queue import RETRY_LATER_S, AssignedQueue, mark_delivered
 from saturnmq.client.consumer.batch import Batch
+from saturnmq.client.consumer.callbacks import notify
+from saturnmq.client.consumer.consume_stats import ConsumerStats
 from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.client.consumer.offsets import note_failure
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
@@ -171,6 +173,7 @@ class Consumer(Positioned, Generic[T]):
                 return
             for task in self._tasks:
                 task.cancel()
+            await notify(self.settings.on_revoked, self.group, self._named(self._assigned.keys() - self._revoked))
             assigned = list(self._assigned.values())
             for assignment in assigned:
                 assignment.drop()
@@ -222,6 +225,25 @@ class Consumer(Positioned, Generic[T]):
     def trace_stats(self) -> TraceStats:
         """Numbers of message-trace records that were created, sent and dropped; all 0 when tracing is off."""
         return TraceStats() if self._tracer is None else replace(self._tracer.stats)
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What the consumer holds now, and its rates over the last minute."""
+        generations = [assignment.generation for assignment in self._assigned.values()]
+        handed_out = sum(len(generation.delivered) for generation in generations)
+        rates = self.counters.status()
+        return ConsumerStats(
+            queues=len(self.assigned),
+            waiting=sum(len(generation.process_queue) for generation in generations) - handed_out,
+            handed_out=handed_out,
+            unsettled_bytes=sum(generation.process_queue.body_bytes for generation in generations),
+            pull_ms=rates.pull_rt,
+            settle_ms=rates.consume_rt,
+            received_per_s=rates.pull_tps,
+            acknowledged_per_s=rates.consume_ok_tps,
+            failed_per_s=rates.consume_failed_tps,
+            failed_last_hour=rates.consume_failed_msgs,
+        )
 
     # receiving
 

@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from saturnmq.client.codecs import Codec, codec_for, encode_value
+from saturnmq.client.consumer.assigned_queue import handler_limit
 from saturnmq.client.consumer.batch import Batch
 from saturnmq.client.consumer.consumer import Consumer
 from saturnmq.client.consumer.settings import ConsumerOptions
@@ -333,7 +334,8 @@ class Feeder:
     async def _outcome(self, argument: Message[Any] | Batch[Any]) -> tuple[Any, str]:
         """The result of the handler and the reason of a failure; an exception and a timeout are a retry."""
         try:
-            async with asyncio.timeout(self.spec.time_limit):
+            async with asyncio.timeout(self.spec.time_limit) as limit:
+                handler_limit.set(limit)  # in the context of this worker, whose next handler sets its own
                 with self.consumer.processing(*(argument if isinstance(argument, Batch) else (argument,))):
                     return await self._call(argument), ""
         except Exception as error:

@@ -26,6 +26,7 @@ from saturnmq.client.codecs import Codec
 from saturnmq.client.connection.core import ClientState, Core, check_state, now_ms
 from saturnmq.client.connection.routes import TopicRoute
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
+from saturnmq.client.consumer.callbacks import notify
 from saturnmq.client.consumer.consume_stats import ConsumeCounters
 from saturnmq.client.consumer.group_check import GroupCheck
 from saturnmq.client.consumer.offsets import ClusterOffsets, LocalOffsets, OffsetStore, note_failure
@@ -71,7 +72,7 @@ class ConsumerMember(ABC):
         self.concurrency: int | None = None  # of the listener that reads this consumer
         self._shares: dict[str, int] = {}  # by topic, how many queues this member has
         self.send_back = SendBack(core, self.group, settings.times_max)
-        self.stats = ConsumeCounters()
+        self.counters = ConsumeCounters()
         self.offsets: OffsetStore = ClusterOffsets(core, self.group)
         self.state = ClientState.NEW
         self._locks = MemberLocks(core, self.group) if settings.ordered and settings.model == "cluster" else None
@@ -82,6 +83,7 @@ class ConsumerMember(ABC):
         self._announced: dict[str, int] = {}
         self._manual: frozenset[MessageQueue] | None = None
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._revoked: set[MessageQueue] = set()  # about to be released, while `on_revoked` runs
         self._since_ms: dict[str, int] = {}  # when a topic was subscribed, Unix ms
         self._placed: set[str] = set()  # topics whose `subscribe` has returned
         self._rebalance_wanted = asyncio.Event()
@@ -196,8 +198,7 @@ class ConsumerMember(ABC):
         self._shares.pop(wire, None)
         if self.state is ClientState.RUNNING:
             self.wake_rebalance()  # completes the release if the caller is cancelled
-            for queue in [queue for queue in self._assigned if queue.topic == wire]:
-                await self._release(queue)
+            await self._release_all([queue for queue in self._assigned if queue.topic == wire])
             await self._heartbeat()
 
     async def assign(self, queues: Iterable[MessageQueue], wanted: Filter | str = ALL) -> None:
@@ -383,8 +384,9 @@ class ConsumerMember(ABC):
 
     async def _rebalance(self) -> None:
         changed = self._denied = False
-        for queue in [queue for queue in self._assigned if queue.topic not in self._subscriptions]:
-            changed |= await self._release(queue)
+        changed |= await self._release_all(
+            [queue for queue in self._assigned if queue.topic not in self._subscriptions]
+        )
         for topic in self._topics():
             try:
                 changed |= await self._rebalance_topic(topic)
@@ -434,9 +436,9 @@ class ConsumerMember(ABC):
         if share is None:
             return False
         self._divide_thresholds(topic, len(share))
-        changed = False
-        for queue in [queue for queue in self._assigned if queue.topic == topic and queue not in share]:
-            changed |= await self._release(queue)
+        changed = await self._release_all(
+            [queue for queue in self._assigned if queue.topic == topic and queue not in share]
+        )
         if self._locks is not None:  # locked by us but never acquired, and no longer in our share: release the lock
             idle = self._locks.possibly_locked() - self._assigned.keys()
             await self._locks.unlock(queue for queue in idle if queue.topic == topic and queue not in share)
@@ -516,20 +518,42 @@ class ConsumerMember(ABC):
                 return ConsumerIdList.decode(answer.body).consumer_id_list
         return []
 
-    async def _release(self, queue: MessageQueue) -> bool:
-        """Release a queue: discard its open messages, store its offset (RB-03). False if it must wait.
+    async def _release_all(self, queues: list[MessageQueue]) -> bool:
+        """Release those of the queues that need not wait, after `on_revoked` has returned; True if any was released."""
+        ready = [queue for queue in queues if self._may_release(queue)]
+        self._revoked.update(ready)
+        try:
+            await notify(self.settings.on_revoked, self.group, self._named(ready))
+            outcomes = [await self._release(queue) for queue in ready]
+        finally:
+            self._revoked.difference_update(ready)
+        return True in outcomes
 
-        An ordered queue waits until no reader holds a message of it. Its offset is then stored with confirmation before the lock
-        is released, so that the next owner begins after the last settled message (OR-03).
-        """
+    def _may_release(self, queue: MessageQueue) -> bool:
+        """Whether the queue can be released now; an ordered one waits until no reader holds a message of it."""
         assignment = self._assigned.get(queue)
-        if assignment is None:
-            return False  # already released by unsubscribe
         if isinstance(assignment, OrderedQueue) and self._locks is not None:
             assignment.leaving = True
             if assignment.handed is not None:
                 return False
-        del self._assigned[queue]
+        return queue not in self._revoked
+
+    def _named(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """The queues as the application knows them, in order, without those of the retry topic."""
+        namespace = self.core.settings.namespace
+        return [
+            namespaces.strip_queue(namespace, queue) for queue in sorted(queues) if queue.topic != self._retry_topic
+        ]
+
+    async def _release(self, queue: MessageQueue) -> bool:
+        """Release a queue: discard its open messages, store its offset (RB-03). False if it is released already.
+
+        The offset of an ordered queue is stored with confirmation before the lock is released, so that the next owner begins after
+        the last settled message (OR-03).
+        """
+        assignment = self._assigned.pop(queue, None)
+        if assignment is None:
+            return False
         assignment.drop()
         await assignment.join()
         try:
@@ -552,10 +576,12 @@ class ConsumerMember(ABC):
                 return await self._acquire(queue)
 
         outcomes = await asyncio.gather(*(acquire(queue) for queue in queues), return_exceptions=True)
+        acquired = [queue for queue, outcome in zip(queues, outcomes, strict=True) if outcome is True]
+        await notify(self.settings.on_assigned, self.group, self._named(acquired))
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return True in outcomes
+        return bool(acquired)
 
     async def _acquire(self, queue: MessageQueue) -> bool:
         """Start to consume a queue at its start offset; False if that offset cannot be determined now (RB-04)."""

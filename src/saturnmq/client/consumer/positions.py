@@ -38,9 +38,7 @@ class Positioned(ConsumerMember):
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues assigned to this consumer now, without those of the retry topic."""
-        namespace = self.core.settings.namespace
-        queues = [queue for queue in self._assigned if queue.topic != self._retry_topic]
-        return [namespaces.strip_queue(namespace, queue) for queue in sorted(queues)]
+        return self._named(self._assigned)
 
     async def wait_assigned(self, timeout: float = 10.0) -> list[MessageQueue]:
         """Wait until a rebalance has assigned queues, and return them. Raises TimeoutError after `timeout` seconds."""

@@ -23,7 +23,7 @@ from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.ordered_queue import OrderedQueue
 from saturnmq.client.consumer.positions import Positioned
 from saturnmq.client.hooks import FAILED_PREFIX
-from saturnmq.client.message import Ack, Message
+from saturnmq.client.message import Ack, Message, Settler
 from saturnmq.net import NO_RESPONSE, Later, Reply
 from saturnmq.protocol.bodies import (
     ConsumeMessageDirectlyResult,
@@ -94,7 +94,7 @@ def running_info(consumer: Positioned, *, with_stacks: bool) -> ConsumerRunningI
         properties=properties,
         subscription_set=subscriptions,
         mq_table={item.queue: queue_info(item) for item in consumer.assignments},
-        status_table={data.topic: consumer.stats.status(data.topic) for data in subscriptions},
+        status_table={data.topic: consumer.counters.status(data.topic) for data in subscriptions},
         jstack=stacks() if with_stacks else None,
     )
 
@@ -132,7 +132,7 @@ def stacks() -> str:
     return out.getvalue()
 
 
-class _Direct:
+class _Direct(Settler):
     """Receives the verdict on a message that an operator sent for direct consumption."""
 
     def __init__(self) -> None:

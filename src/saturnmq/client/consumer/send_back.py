@@ -12,7 +12,7 @@ from typing import Any, Final
 from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
 from saturnmq.client.delays import LEVEL_SECONDS
-from saturnmq.client.message import Message
+from saturnmq.client.message import REASON_PROPERTY, Message
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.client.producer.settings import ProducerSettings
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 BROKER_DECIDES: Final = 0
 DEAD_LETTER: Final = -1
 ACK_TIMEOUT_LEVEL: Final = 3  # PL-14
-REASON_PROPERTY: Final = "DEAD_LETTER_REASON"
 _SEND_BACK_TIMEOUT_MS: Final = 5_000
 _NOT_COPIED: Final = (
     PropertyKey.TRAN_MSG,

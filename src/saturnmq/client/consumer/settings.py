@@ -5,7 +5,7 @@ Requirements: CA-06, CA-T1, API-01, API-17, API-18, API-20, API-23, TR-02.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
@@ -14,9 +14,11 @@ from saturnmq.client.checks import consumer_group_problem, option_problems, rang
 from saturnmq.client.consumer.rebalance_strategies import Strategy, average
 from saturnmq.client.hooks import ConsumeHook
 from saturnmq.client.tracing import trace_topic_problem
+from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError
 
 Model = Literal["cluster", "broadcast"]
+OnQueues = Callable[[list[MessageQueue]], Any]
 NO_LIMIT: Final = 2**31 - 1
 CONCURRENT_TIMES: Final = 16
 RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -51,6 +53,8 @@ class ConsumerOptions(TypedDict, total=False):
     trace: bool | str | None
     hooks: Sequence[ConsumeHook]
     route_timeout: float | None
+    on_assigned: OnQueues | None
+    on_revoked: OnQueues | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,10 @@ class ConsumerSettings:
     hooks: called around the handling of every message.
     route_timeout: seconds for which a reader waits for a first subscription, or for one of the subscribed topics to exist, before
     it raises; None waits without limit. The default equals the interval at which routes are polled.
+    on_assigned: a function or coroutine function that is called with the list of queues that this member has just acquired, without
+    those of the retry topic; their position is fixed, messages may already wait, and it may seek.
+    on_revoked: the same for queues that it is about to release, by a rebalance, `unsubscribe` or `stop`: what is settled before it
+    returns is committed. Both hold up the rebalance until they return; an error of theirs is logged.
 
         consumer = client.consumer("billing", prefetch=64, start="first", ordered=True)
     """
@@ -101,6 +109,8 @@ class ConsumerSettings:
     trace: bool | str | None = None
     hooks: Sequence[ConsumeHook] = ()
     route_timeout: float | None = 30.0
+    on_assigned: OnQueues | None = None
+    on_revoked: OnQueues | None = None
 
     @property
     def times_max(self) -> int:
@@ -136,6 +146,9 @@ class ConsumerSettings:
             problems.append("auto_commit is False, which needs ordered=True")
         if self.model not in ("cluster", "broadcast"):
             problems.append(f"model is {self.model!r:.40}, must be 'cluster' or 'broadcast'")
+        for name in ("on_assigned", "on_revoked"):
+            if (callback := getattr(self, name)) is not None and not callable(callback):
+                problems.append(f"{name} is {type(callback).__name__}, must be a function of a list of queues")
         if problem := trace_topic_problem(self.trace):
             problems.append(problem)
         return problems

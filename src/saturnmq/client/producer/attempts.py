@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from saturnmq.client import namespaces
@@ -49,12 +49,33 @@ Choice: TypeAlias = tuple[str | int | None, MessageQueue | None, Selector | None
 IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
 
 
+@dataclass(slots=True)
+class ProducerStats:
+    """Counters of a producer since it was created.
+
+    requests: attempts, without one-way ones. failed: attempts that got an error or no answer. messages: stored ones. request_ms:
+    time of all attempts together. in_flight, in_flight_bytes: messages that are being sent now, and their bodies.
+
+    Example:
+        stats = out.stats
+        print(stats.messages, stats.failed, stats.request_ms / max(stats.requests, 1))
+    """
+
+    requests: int = 0
+    failed: int = 0
+    messages: int = 0
+    request_ms: float = 0.0
+    in_flight: int = 0
+    in_flight_bytes: int = 0
+
+
 class Attempts:
     """Sends prepared messages for one producer group."""
 
     def __init__(self, core: Core, group: str, settings: ProducerSettings) -> None:
         self._core = core
         self.group = namespaces.wrap(core.settings.namespace, group)
+        self._stats = ProducerStats()
         self._in_flight = InFlightLimit(settings.max_in_flight, IN_FLIGHT_BYTES)
         self._hooks: tuple[SendHook, ...] = tuple(settings.hooks)
         self._retry_codes = frozenset(settings.retry_codes)
@@ -299,6 +320,7 @@ class Attempts:
                     answer, f"{queue.broker_name}@{address}", topic=prepared.topic, group=self.group
                 )
             failed = False
+            self._stats.messages += len(prepared.ids)
             outcome = receipts(prepared, namespaces.strip_queue(core.settings.namespace, queue), answer)
         except asyncio.CancelledError:
             failed = False
@@ -309,8 +331,12 @@ class Attempts:
                 error.hint = unreachable_broker(prepared.topic, queue.broker_name, address)
             raise
         finally:
+            stats, took_ms = self._stats, (time.monotonic() - begin) * 1000
+            stats.requests += 1
+            stats.failed += failed
+            stats.request_ms += took_ms
             if core.settings.latency_fault:
-                elapsed_ms = int((time.monotonic() - begin) * 1000)
+                elapsed_ms = int(took_ms)
                 if failed or elapsed_ms >= 100 or len(core.faults):
                     core.faults.record(queue.broker_name, elapsed_ms, now_ms(), failed=failed)
         return outcome

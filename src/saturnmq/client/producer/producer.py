@@ -39,7 +39,7 @@ from saturnmq.client.connection.deadline import Deadline
 from saturnmq.client.connection.transaction_checks import Checker
 from saturnmq.client.delays import Delay, delay_of
 from saturnmq.client.message import Message, Outgoing, ReceivedMessage
-from saturnmq.client.producer.attempts import Choice, Selector
+from saturnmq.client.producer.attempts import Choice, ProducerStats, Selector
 from saturnmq.client.producer.batching import Batching
 from saturnmq.client.producer.requests import make_known, reply_to, request_properties, wait_for
 from saturnmq.client.producer.send_request import (
@@ -141,6 +141,11 @@ class Producer(Batching, Generic[T]):
                 await self._core.remove_producer(self.group)
             if self._tracer is not None:
                 await self._tracer.close()
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counters of requests and messages; a copy."""
+        return replace(self._stats, in_flight=self._in_flight.count, in_flight_bytes=self._in_flight.bytes)
 
     @property
     def trace_stats(self) -> TraceStats:
