@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads hooks by their path
+import docs_reference
 
 TOP: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = TOP / "docs"
@@ -40,9 +44,9 @@ def decisions() -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the documents outside docs/."""
-    for source, page in PAGES.items():
-        content = source.read_text(encoding="utf-8") if source.is_file() else decisions()
+    """Add the documents outside docs/, and the pages that are made of code."""
+    texts = {page: source.read_text(encoding="utf-8") for source, page in PAGES.items() if source.is_file()}
+    for page, content in (texts | {"decisions/index.md": decisions()} | docs_reference.pages()).items():
         files.append(File.generated(config, page, content=content))
     return files
 
@@ -57,7 +61,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _link(match: re.Match[str], folder: Path, name: str) -> str:
     picture, text, target, anchor = match.groups("")
     path = Path(os.path.normpath(folder / target))
-    if path in PAGES or path.is_relative_to(DOCS):
+    if path in PAGES or (path.is_relative_to(DOCS) and not path.is_relative_to(DOCS / "spec")):
         site = PAGES.get(path) or str(path.relative_to(DOCS))
         return f"{picture}[{text}]({os.path.relpath(site, Path(name).parent)}{anchor})"
     return text if path.exists() else match[0]

@@ -36,6 +36,10 @@ def read_access(*, tools: Path | None = None, config: Path | None = None, signat
 
     tools: by default conf/tools.yml below ROCKETMQ_HOME if it exists; an empty accessKey or secretKey there means unsigned.
     Without the cluster secret in the file, that of the environment variable SATURNMQ_CLUSTER_SECRET is used.
+
+    Example:
+        async with Admin("10.0.0.1:9876", access=read_access(config=Path("broker.conf"))) as admin:
+            ...
     """
     settings: dict[str, Any] = {"signature": signature, "cluster_secret": os.environ.get(SECRET_VARIABLE, "")}
     if config is not None:

@@ -248,7 +248,11 @@ def install_hooks(*hooks: SendHook | ConsumeHook) -> None:
 
 
 def remove_hooks(*hooks: SendHook | ConsumeHook) -> None:
-    """Undo `install_hooks`; existing producers and consumers keep their hooks. Hooks that are not installed are ignored."""
+    """Undo `install_hooks`; existing producers and consumers keep their hooks. Hooks that are not installed are ignored.
+
+    Example:
+        remove_hooks(tenant)
+    """
     installed[:] = [hook for hook in installed if hook not in hooks]
 
 

@@ -114,7 +114,7 @@ class ConsumerSettings:
 
     @property
     def times_max(self) -> int:
-        """Redeliveries before a message goes to the dead-letter queue (CA-T1, OR-08)."""
+        """Redeliveries before a message goes to the dead-letter queue."""
         if self.max_times is not None:
             return self.max_times
         return NO_LIMIT if self.ordered else CONCURRENT_TIMES

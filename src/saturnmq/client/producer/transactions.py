@@ -79,7 +79,13 @@ class Transaction(Generic[T]):
         return self._receipt
 
     def rollback(self) -> None:
-        """Roll the message back when the block ends normally."""
+        """Roll the message back when the block ends normally.
+
+        Example:
+            async with out.transaction("payments", b"paid") as half:
+                if not await book(half.message_id):
+                    half.rollback()
+        """
         self.state = TransactionState.ROLLBACK
 
     def leave_open(self) -> None:

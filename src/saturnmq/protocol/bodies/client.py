@@ -14,7 +14,12 @@ from saturnmq.protocol.offsets import QueueOffset
 
 @body(frozen=True, order=True)
 class MessageQueue(Body):
-    """One queue of a topic on one broker; also used as a member name in some maps."""
+    """One queue of a topic on one broker; also used as a member name in some maps.
+
+    Example:
+        for queue in await out.queues("orders"):
+            print(queue.broker_name, queue.queue_id)
+    """
 
     topic: str
     broker_name: str
