@@ -179,7 +179,7 @@ crash: $(LIGHT)  ## 100,000 crash states of the store, 50,000 of ledgers, then 5
 	KILLS=50 $(PYTEST) tests/chaos/test_chaos_kill.py
 
 docs: $(READY)  ## the documentation as a site, in build/site, which needs no network: open build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 console-pictures: $(READY)  ## draw the pictures of docs/console.md again, in an installed Chromium
 	PYTHONPATH=tests:tests/console $(BIN)/python tests/console/pictures.py docs/images
