@@ -314,9 +314,10 @@ def test_fairness_quantum_is_shorter_the_more_connections_wait(
 class NamedTurns:
     """A connection of a network; each turn adds the network to `order`."""
 
-    def __init__(self, network: str, order: list[str]) -> None:
+    def __init__(self, network: str, order: list[str], *, closed: bool = False) -> None:
         self.network = network
         self.order = order
+        self.closed = closed
 
     def take_turn(self) -> None:
         self.order.append(self.network)
@@ -346,6 +347,15 @@ async def test_fairness_throttled_connections_continue_at_a_rate() -> None:
     assert order == ["a", "b", "c"] + ["a"] * 9
     queue.throttle(NamedTurns("d", order))
     await until(lambda: order[-1] == "d")
+
+
+async def test_fairness_closed_connections_are_not_kept_in_the_line_of_throttled_ones() -> None:
+    queue, order = fairness.FairQueue(), list[str]()
+    for closed in [True] * (fairness.CLOSED_AT_ONCE + 10) + [False, False]:
+        queue.throttle(NamedTurns("a", order, closed=closed))
+    began = asyncio.get_running_loop().time()
+    await until(lambda: len(order) == fairness.CLOSED_AT_ONCE + 12)
+    assert asyncio.get_running_loop().time() - began < len(order) * fairness.THROTTLE_SECONDS / 10
 
 
 async def test_fairness_network_is_overdrawn_for_one_iteration_only() -> None:

@@ -32,6 +32,7 @@ CHEAP_READS: Final = 16  # until a connection with expensive requests counts as 
 DIRECT_SECONDS: Final = 0.002  # for the reads of one network in an iteration, before its connections wait for turns
 ITERATION_SECONDS: Final = 0.002  # for all connections that wait for their turn
 THROTTLE_SECONDS: Final = 0.002  # between two throttled connections that continue: 500 a second
+CLOSED_AT_ONCE: Final = 1000  # throttled connections that have been closed since, which need no time
 BULK_BYTES: Final = (
     65_536  # after a read of this size a connection yields; uvloop reads it up to 32 times in a row otherwise
 )
@@ -79,6 +80,8 @@ class TurnTaker(Protocol):
 
     @property
     def network(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
     def take_turn(self) -> None: ...
 
 
@@ -187,7 +190,10 @@ class FairQueue:
             asyncio.get_running_loop().call_later(THROTTLE_SECONDS, self._continue)
 
     def _continue(self) -> None:
-        turn_taker = self._throttled.pop()
+        turns = [self._throttled.pop()]
+        while turns[-1].closed and self._throttled.count and len(turns) < CLOSED_AT_ONCE:
+            turns.append(self._throttled.pop())
         if self._throttled.count:
             asyncio.get_running_loop().call_later(THROTTLE_SECONDS, self._continue)
-        turn_taker.take_turn()
+        for turn_taker in turns:
+            turn_taker.take_turn()

@@ -263,6 +263,11 @@ class Requests(Generic[C]):
         """What peers of the connection's address share."""
         return self._connection.network
 
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is closed."""
+        return self._connection.closed
+
     def take_turn(self) -> None:
         """Handle requests held back because this connection used its quantum, or was throttled."""
         self._limits.yielding = False
