@@ -129,13 +129,13 @@ def test_session_uses_connect_where_it_is_chosen(way: str, monkeypatch: pytest.M
     """The settings of a local JVM would be refused by a server, or would change how it runs."""
     given: dict[str, str] = {}
     active = Session() if way == "active" else None
-    monkeypatch.delenv(local_session.REMOTE_ENVIRONMENT, raising=False)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setattr(local_session, "active_connect_session", lambda: active)
     monkeypatch.setattr(local_session, "SparkSession", SimpleNamespace(builder=Builder(given)))
     monkeypatch.setattr(local_session, "classic_session", lambda *_given: pytest.fail("a JVM would be started"))
     conf = {"spark.sql.shuffle.partitions": "7"}
     if way == "environment":
-        monkeypatch.setenv(local_session.REMOTE_ENVIRONMENT, "sc://h:1")
+        monkeypatch.setenv("SPARK_REMOTE", "sc://h:1")
     if way == "conf":
         conf["spark.remote"] = "sc://h:1"
     made: Any = local_session.make_session("app", conf=conf)

@@ -17,7 +17,7 @@ from pyspark.util import handle_worker_exception
 from saturnmq.protocol.errors import ConfigError, InvariantBroken, invariant
 from saturnmq.spark.option_table import OPTIONS_OF_KAFKA
 from saturnmq.spark.options import COLUMNS, OPTION_NAMES, parse_options
-from saturnmq.spark.planner_errors import HIDE_TRACEBACK, brief
+from saturnmq.spark.planner_errors import brief
 from saturnmq.spark.sink_options import COLUMNS as SINK_COLUMNS
 from saturnmq.spark.sink_options import OPTION_NAMES as SINK_OPTION_NAMES
 from saturnmq.spark.sink_options import parse_sink_options
@@ -101,15 +101,15 @@ def written_by_planner(error: BaseException) -> str:
 
 @pytest.mark.spec("SPK-10")
 def test_planner_error_has_message_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HIDE_TRACEBACK, "")
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(ConfigError) as caught:
         RocketMQDataSource({"topic": "T"}).schema()
-    assert not os.environ[HIDE_TRACEBACK], "a driver that plans by itself sees the frames"
+    assert not os.environ["SPARK_HIDE_TRACEBACK"], "a driver that plans by itself sees the frames"
     assert "Traceback" in written_by_planner(caught.value)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="pyspark.daemon"))
     with pytest.raises(InvariantBroken):
         brief(invariant)(False, "a defect")
-    assert not os.environ[HIDE_TRACEBACK]
+    assert not os.environ["SPARK_HIDE_TRACEBACK"]
     with pytest.raises(ConfigError):
         RocketMQDataSource({"topic": "T"}).schema()
     assert written_by_planner(caught.value) == f"saturnmq.protocol.errors.ConfigError: {caught.value}\n"

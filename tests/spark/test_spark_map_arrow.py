@@ -10,7 +10,7 @@ import pytest
 
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.spark import register
-from saturnmq.spark.options import MAPPERS_ENVIRONMENT, parse_options
+from saturnmq.spark.options import parse_options
 from saturnmq.spark.registration import mapper_name
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -19,7 +19,7 @@ GIVEN = {"nameServer": "h:1", "topic": "T"}
 
 @pytest.mark.parametrize("mapper", ["os:remove", "antigravity:geohash", "jobs:narrow ", "jobs:other", "jobs"])
 def test_map_arrow_refuses_what_is_not_permitted(mapper: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MAPPERS_ENVIRONMENT, "jobs:narrow,jobs")
+    monkeypatch.setenv("SATURNMQ_SPARK_MAPPERS", "jobs:narrow,jobs")
     before = set(sys.modules)
     with pytest.raises(ConfigError, match="option mapArrow="):
         parse_options(GIVEN | {"mapArrow": mapper})

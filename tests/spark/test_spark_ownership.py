@@ -94,7 +94,7 @@ def test_table_without_owner_is_adopted_only_by_its_checkpoint(form: str, tmp_pa
     with pytest.raises(ConfigError, match="the table belongs to a stream"):
         ownership.check_replaceable(rows)
     ownership.claim(stream, None)
-    owner = json.loads((tmp_path / "t" / ownership.OWNER_FILE).read_text())
+    owner = json.loads((tmp_path / "t" / "_saturnmq.json").read_text())
     assert owner == {"pipeline": "export", "form": form, "query": QUERY, "checkpoint": mine, "version": 1}
     ownership.claim(stream, None)
 

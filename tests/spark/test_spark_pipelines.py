@@ -494,8 +494,9 @@ def test_export_decodes_json_and_separates_bad_bodies(spark: Any, server: SyncEm
     values = spark.read.parquet(conf.messages).select("value.id", "value.name").orderBy("id").collect()
     assert [tuple(r) for r in values] == [(1, "x"), (2, None)]
     bad = spark.read.parquet(conf.table("messages_bad")).collect()
-    assert [(r["topic"], r["queue_offset"], r["body"], r["error"]) for r in bad] == [
-        ("decoded", 1, b"no json", "no JSON of the schema")
+    position = ("topic", "broker_name", "queue_id", "queue_offset")
+    assert [(*(r[name] for name in position), r["body"], r["error"]) for r in bad] == [
+        ("decoded", "broker-a", 0, 1, b"no json", "no JSON of the schema")
     ]
     offsets = spark.read.parquet(conf.table("_offsets")).collect()
     assert [(r["batch"], r["topic"], r["queue_id"], r["to_offset"]) for r in offsets] == [(0, "decoded", 0, 3)]

@@ -30,7 +30,7 @@ from saturnmq.protocol.message import Message, encode_record
 from saturnmq.spark import connect, fetch, planning, reading
 from saturnmq.spark.connect import linked
 from saturnmq.spark.fetch import DataLossError, RangeFetcher
-from saturnmq.spark.options import MAPPERS_ENVIRONMENT, SourceOptions
+from saturnmq.spark.options import SourceOptions
 from saturnmq.spark.partition import RangePartition
 from saturnmq.spark.planning import offset_of_time
 from saturnmq.spark.queue_state import QueueState
@@ -307,7 +307,7 @@ def upper_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_map_arrow_runs_in_reader(server: SyncEmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = StructType([StructField("n", LongType(), True)])
     options = {"mapArrow": f"{__name__}:upper_numbers"}
-    monkeypatch.setenv(MAPPERS_ENVIRONMENT, f"nowhere.at:all, {options['mapArrow']}")
+    monkeypatch.setenv("SATURNMQ_SPARK_MAPPERS", f"nowhere.at:all, {options['mapArrow']}")
     assert sorted(r["n"] for r in rows(reader(server, schema, **options))) == list(range(400))
     with pytest.raises(ConfigError, match="announced was"):
         rows(reader(server, StructType([StructField("m", LongType(), True)]), **options))

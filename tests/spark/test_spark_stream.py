@@ -128,6 +128,16 @@ def test_min_offsets_delays_batch_up_to_max_trigger_delay() -> None:
     assert BatchAdmission(0, 0, 100, 60_000).reach({}, {key: 100}, 0, {}) == {key: 100}, "a new queue"
 
 
+@pytest.mark.spec("STR-10")
+def test_micro_batch_is_split_by_bytes(server: SyncEmbeddedBroker) -> None:
+    fill(server, "split", [900])
+    made = stream(server, "split", maxBytesPerPartition="8k")
+    start = made.initialOffset()
+    pieces = [partition.piece[3:5] for partition in made.partitions(start, made.latestOffset(start, ALL))]
+    assert [begin for begin, _ in pieces] == [0, *(end for _, end in pieces[:-1])] and pieces[-1][1] == 900
+    assert all(20 <= end - begin <= 100 for begin, end in pieces)
+
+
 @pytest.mark.spec("STR-06")
 def test_stream_waits_for_its_minimum_or_its_delay(server: SyncEmbeddedBroker) -> None:
     fill(server, "least", [30])
