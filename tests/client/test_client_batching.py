@@ -10,6 +10,7 @@ import pytest
 
 from saturnmq import Client, MessageQueue, Receipt, SaturnError, SendFailed
 from saturnmq.client.hooks import SendContext
+from saturnmq.client.producer.send_request import CONFIRMATION_FIELD
 from saturnmq.errors import LocalProtocolError, ResponseError
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
@@ -390,3 +391,17 @@ async def test_batches_arrive_whole_at_a_real_broker() -> None:
         assert not by_id
         found = await client.query_messages("T", "k77")
         assert [message.value for message in found] == [b"77"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_refused_messages_are_sent_once_alone_and_all_ask_for_confirmation(cluster: Any, count: int) -> None:
+    """A message that was alone in its batch is not sent again; those of a larger batch are, one by one, asking the same."""
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        for code in (ONE, BATCH):
+            c.broker.script[code] = refuse(ResponseCode.MESSAGE_ILLEGAL)
+        async with client.producer("p", linger_ms=20) as out:
+            outcomes = await asyncio.gather(*(out.send("T", b"x") for _ in range(count)), return_exceptions=True)
+        assert all(isinstance(outcome, SaturnError) for outcome in outcomes)
+        assert requests(c) == ([-1] if count == 1 else [3, -1, -1, -1])
+        sends = [command for command in c.broker.requests if command.code in (ONE, BATCH)]
+        assert {command.ext.get(CONFIRMATION_FIELD) for command in sends} == {"ask"}

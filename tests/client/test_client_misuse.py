@@ -19,7 +19,7 @@ from saturnmq import (
     ResponseError,
     RouteNotFound,
 )
-from saturnmq.errors import NotStarted
+from saturnmq.errors import NotStarted, WrongLoop
 from saturnmq.testing import EmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -47,6 +47,19 @@ async def test_use_before_start_or_after_stop_raises_with_a_hint(cluster: Any) -
             await out.send("T", b"x")
     with pytest.raises(Closed, match="make a new client"):
         await client.start()
+
+
+async def test_use_on_another_loop_names_what_was_used(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("p") as out, client.consumer("g") as inbox,
+    ):  # fmt: skip
+        monkeypatch.setattr(client._core, "_loop", None)
+        uses = {"producer": out.send("T", b"x"), "consumer": inbox.recv(1), "puller": client.puller().queues("T"),
+                "client": client.topic_exists("T")}  # fmt: skip
+        for role, use in uses.items():
+            with pytest.raises(WrongLoop, match=f"^this {role} was started on another event loop"):
+                await use
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

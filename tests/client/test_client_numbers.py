@@ -45,7 +45,7 @@ LIMITS = {
     "delays": {"LEVEL_MAX": 65_535, "SECONDS_MAX": 10_000_000_000},
     "outbox": {"ROWS_MAX": 100, "ERROR_CHARACTERS_MAX": 500},
     # Traces: what may be lost, and what it costs.
-    "trace.records": {"CLOUD_FIELDS": 7},
+    "trace.records": {"CLOUD_FIELDS": 7, "_BLANKS": {1: " ", 2: " "}},
     "trace.trace": {
         "QUEUE_MAX": 50_000, "TEXT_BYTES_MAX": 118_000, "KEYS_BYTES_MAX": 30_000, "AGE_S": 0.5, "SENDS_MAX": 8,
         "SEND_TIMEOUT_S": 5, "FLUSH_S": 0.5, "DROP_LOG_EVERY": 1000, "FAILURE_LOG_EVERY": 100,
@@ -63,7 +63,10 @@ LIMITS = {
     "connection.address_server": {
         "ANSWER_BYTES_MAX": 65_536, "TIMEOUT_S": 3, "FIRST_REFRESH_MS": 10_000, "REFRESH_MS": 120_000,
     },
-    "selection": {"ISOLATION_LATENCY_MS": 30_000},
+    "selection": {
+        "ISOLATION_LATENCY_MS": 30_000,
+        "LATENCY_TABLE_MS": ((15_000, 600_000), (3000, 180_000), (2000, 120_000), (1000, 60_000), (550, 30_000)),
+    },
     "metrics": {"LABELS_MAX": 1000},
     # What a program waits for when it stops.
     "sync.portal": {"FLUSH_S": 2, "CANCEL_SECONDS": 5},
