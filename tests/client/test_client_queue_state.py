@@ -20,6 +20,7 @@ from saturnmq.client.consumer.rebalance_strategies import consistent_hash
 from saturnmq.protocol.bodies import LockBatchResponse, MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
+from waiting import until
 
 QUEUE = MessageQueue("T", "b0", 0)
 
@@ -120,7 +121,7 @@ async def test_queue_that_is_dropped_ends_its_loop_and_hands_out_nothing() -> No
     queue.resume()
     generation.verdicts[1] = Ack.SUCCESS
     assert not generation.hand_out(message(1), 1.0) and generation.hand_out(message(2), 1.0)
-    loop = queue._task = asyncio.ensure_future(asyncio.sleep(3600))
+    loop = queue._task = asyncio.ensure_future(asyncio.Event().wait())
     queue.drop()
     assert not generation.hand_out(message(3), 1.0) and list(generation.delivered) == [2]
     await queue.join()
@@ -329,7 +330,7 @@ async def test_missing_topic_is_looked_for_less_and_less_often(cluster: Any, mon
         monkeypatch.setattr(inbox, "_rebalance", rebalance)
         await inbox.subscribe("absent")
         looking = asyncio.ensure_future(inbox._rebalance_loop())
-        await asyncio.sleep(90)
+        await until(lambda: len(times) == 7, 90)
         looking.cancel()
     pauses = [round(after - before, 1) for before, after in itertools.pairwise(times)]
     assert pauses == [2, 4, 8, 16, 20, 20], times
@@ -339,8 +340,10 @@ async def test_missing_topic_is_looked_for_less_and_less_often(cluster: Any, mon
 async def test_task_that_dies_ends_its_consumer_and_no_other(
     cluster: Any, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
+    begun = asyncio.Event()
+
     async def dies() -> None:
-        await asyncio.sleep(5)
+        await begun.wait()
         raise RuntimeError("a defect")
 
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
@@ -348,6 +351,7 @@ async def test_task_that_dies_ends_its_consumer_and_no_other(
         monkeypatch.setattr(inbox, loop, dies)
         await inbox.subscribe("T")
         async with inbox, client.producer("p") as out:
+            begun.set()
             with pytest.raises(ConsumerStopped, match="of consumer g died: RuntimeError: a defect"):
                 await inbox.recv(30)
             await out.send("T", b"x")
@@ -358,13 +362,15 @@ async def test_statistics_have_the_time_that_pulls_take_and_a_lone_member_asks_l
         c.add("T", c.route(read=1, write=1))
         async with client.consumer("g") as inbox:
             await inbox.subscribe("T")
-            await asyncio.sleep(2)
+            with pytest.raises(TimeoutError):
+                await inbox.recv(2)
             c.broker.put("T", 0, b"x")
             await (await inbox.recv(30)).ack()
             status = inbox.stats.status("T")
             with pytest.raises(ClientError, match=r"queue b0/9 of T is not owned by this consumer"):
                 inbox.position(MessageQueue("T", "b0", 9))
-            await asyncio.sleep(60)
+            with pytest.raises(TimeoutError):
+                await inbox.recv(60)
         counted = Counter(command.code for command in c.broker.requests)
     assert (round(status.pull_rt / 100), status.consume_failed_msgs) == (20, 0)
     assert counted[203] == 0, "there is no other member to compare subscriptions with"

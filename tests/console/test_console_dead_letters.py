@@ -147,7 +147,7 @@ async def test_dead_letters_are_asked_for_by_page(
 async def test_page_says_what_became_of_each_letter(console: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async def at(group: str, broker: str, queue: int, offset: int) -> Any:
         if broker == "silent":
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         if broker == "refuses":
             raise SaturnError("no such offset")
         return SimpleNamespace(message_id="" if broker == "sent" else f"id-{broker}")
