@@ -36,7 +36,7 @@ class Owner:
         self.core = SimpleNamespace(settings=SimpleNamespace(namespace=""), spawn=self._spawn, outages=outages)
         self.answers = {"prefetch_of": 4, "prefetch_bytes_of": 100, "bytes_left": True, "sends_back": False} | answers
         self.offsets = SimpleNamespace(update=lambda queue, offset, **more: self.calls.append(("update", offset, more)))
-        self.stats = SimpleNamespace(
+        self.counters = SimpleNamespace(
             consumed=lambda *counted, **more: self.calls.append(("consumed", *counted[:1], more))
         )
 
@@ -366,7 +366,7 @@ async def test_statistics_have_the_time_that_pulls_take_and_a_lone_member_asks_l
                 await inbox.recv(2)
             c.broker.put("T", 0, b"x")
             await (await inbox.recv(30)).ack()
-            status = inbox.stats.status("T")
+            status = inbox.counters.status("T")
             with pytest.raises(ClientError, match=r"queue b0/9 of T is not owned by this consumer"):
                 inbox.position(MessageQueue("T", "b0", 9))
             with pytest.raises(TimeoutError):
