@@ -30,18 +30,19 @@ API: Final = {
     "producer": (
         "Producer",
         "Made by `client.producer(...)`.",
-        "Producer Transaction Outgoing Receipt SendStatus Confirmation TransactionState MessageQueue random_queue same_site Outbox",
+        "Producer ProducerStats Transaction Outgoing Receipt SendStatus Confirmation TransactionState MessageQueue"
+        " random_queue same_site Outbox",
     ),
     "consumer": (
         "Consumer",
         "Made by `client.consumer(...)`, by `client.listener(...)`, and by `client.puller()`.",
-        "Consumer saturnmq.client.consumer.settings.ConsumerSettings Message Batch Ack Retry Filter tag sql"
+        "Consumer ConsumerStats saturnmq.client.consumer.settings.ConsumerSettings Message Batch Ack Retry Filter tag sql"
         " Puller PullResult PullStatus",
     ),
     "values": (
         "Codecs, hooks and traces",
         "Conversion of bodies, functions around sends and deliveries, and records of the message trace.",
-        "Codec bytes_codec str_codec json_codec SendHook SendContext ConsumeHook ConsumeContext EndContext"
+        "Codec PropertyCodec bytes_codec str_codec json_codec SendHook SendContext ConsumeHook ConsumeContext EndContext"
         " install_hooks remove_hooks ClientMetrics TraceStats TraceRecord Pub SubBefore SubAfter EndTransaction",
     ),
     "errors": (
@@ -108,7 +109,7 @@ def blocking() -> str:
         rows = [
             (f"`{method}`", (call.__doc__ or "").strip().partition("\n\n")[0].replace("\n", " "))
             for method, call in methods
-            if not method.startswith("_") and call.__doc__
+            if not method.startswith("_") and call.__doc__ and not hasattr(list, method)
         ]
         text += f"## {name}\n\n" + _table("method | what it does", [(a, re.sub(r" +", " ", b)) for a, b in rows]) + "\n"
     return text
