@@ -225,8 +225,11 @@ def json_schema_codec(
         parsed("JSON", schema)
     converters: tuple[Any, Any] = (_same, _same)
     if kind is not None:
-        typed, plain = json_codec(kind), json_codec()
-        converters = (lambda value: plain.decode(typed.encode(value)), lambda value: typed.decode(plain.encode(value)))
+        typed, untyped = json_codec(kind), json_codec()
+        converters = (
+            lambda value: untyped.decode(typed.encode(value)),
+            lambda value: typed.decode(untyped.encode(value)),
+        )
     reads = SchemaReader(registry, "JSON")
     return RegistryCodec(reads, subject, schema, register=register, header=header, converters=converters)
 

@@ -75,13 +75,13 @@ def read_reference(data: bytes, kind: str) -> tuple[SchemaReference, bytes]:
 def read_header(text: str, kind: str) -> SchemaReference:
     """Return the reference in the property HEADER. Raises DecodeError."""
     try:
-        reference, rest = read_reference(bytes.fromhex(text), kind)
+        reference, behind = read_reference(bytes.fromhex(text), kind)
     except (ValueError, DecodeError) as error:
         raise DecodeError(
             f"property {HEADER}={text!r:.80} is no reference to a schema in hexadecimal: {error}"
         ) from None
-    if rest:
-        raise DecodeError(f"property {HEADER}={text!r:.80} has {len(rest)} bytes behind the reference")
+    if behind:
+        raise DecodeError(f"property {HEADER}={text!r:.80} has {len(behind)} bytes behind the reference")
     return reference
 
 
