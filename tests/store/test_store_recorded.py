@@ -122,7 +122,7 @@ def answers(store: MessageStore, *, brief: bool = False) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("seed", "number"), LIVES[:4])
-def test_store_answers_as_recorded(tmp_path: Path, seed: int, number: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_store_answers_as_recorded(tmp_path: Path, seed: int, number: int) -> None:
     life = life_of(seed, number, tmp_path)
     folder = tmp_path / f"life{number}"
     store = CrashStore(

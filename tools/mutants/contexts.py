@@ -16,6 +16,11 @@ RESULTS: Final = "MUTANTS_TESTS"
 _rows: dict[str, list[float | bool]] = {}
 
 
+def load_factor() -> float:
+    """How many processes want a processor, 1 at least: so many times too long are seconds that were measured meanwhile."""
+    return max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     coverage = Coverage.current()
@@ -28,7 +33,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         if coverage is not None:
             coverage.switch_context("")
         row = _rows.setdefault(item.nodeid, [0.0, True, item.get_closest_marker("realtime") is not None])
-        row[0] = round(time.perf_counter() - begin, 3)
+        row[0] = round((time.perf_counter() - begin) / load_factor(), 3)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

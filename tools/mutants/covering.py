@@ -27,7 +27,7 @@ from mutants.contexts import RESULTS
 from mutants.defects import Defect
 
 TOOLS: Final = Path(__file__).resolve().parent.parent
-FORMAT: Final = 1  # of a measurement; a change makes all kept ones void
+FORMAT: Final = 2  # of a measurement; a change makes all kept ones void
 FILE_SECONDS_MAX: Final = 900
 QUICK_SECONDS: Final = 10.0
 QUICK_FILE_SECONDS: Final = 1.0  # a whole file that takes no longer runs before the tests

@@ -20,7 +20,7 @@ from typing import Final
 
 import psutil
 
-from mutants.contexts import RESULTS
+from mutants.contexts import RESULTS, load_factor
 from mutants.covering import TOOLS, Choice, Covering, Project
 from mutants.defects import Defect
 
@@ -42,8 +42,7 @@ class Outcome:
 
 def limit_seconds(seconds: float) -> float:
     """How long tests that took `seconds` may take: longer while more processes want to run than there are processors."""
-    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return (LIMIT_FACTOR * seconds + LIMIT_EXTRA_S) * max(waiting, 1.0)
+    return (LIMIT_FACTOR * seconds + LIMIT_EXTRA_S) * load_factor()
 
 
 class Workspace:
