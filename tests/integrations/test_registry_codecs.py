@@ -167,23 +167,6 @@ def test_confluents_serializers_and_ours_read_each_other(server: RegistryServer,
     assert back(ours, SerializationContext("t", MessageField.VALUE, headers)) == value
 
 
-def test_header_wins_silently_in_confluent_kafka(server: RegistryServer) -> None:
-    """The difference to ours, see test_frame_and_header_of_different_schemas_are_an_error."""
-    client = SchemaRegistryClient({"url": server.url})
-    codec = json_schema_codec(registry_of(server), "a", DOCUMENT, header=True)
-    avro = avro_codec(registry_of(server), "b", record({"name": "text", "type": "bytes"}), header=False)
-    _, properties = avro_codec(
-        registry_of(server), "c", record({"name": "n", "type": "long"}), header=True
-    ).encode_message({"n": 1})
-    headers = [(HEADER, bytes.fromhex(properties[HEADER]))]
-    framed = avro.encode_message({"text": b"x"})[0]
-    value = AvroDeserializer(client, conf=SUBJECT_OF_TOPIC)(
-        framed, SerializationContext("t", MessageField.VALUE, headers)
-    )
-    assert value == {"n": 0}
-    assert codec
-
-
 # values
 
 

@@ -181,7 +181,7 @@ class SchemaRegistry:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return self._find(request)
+            return self.fetch(request)
         if request not in self._pending:
             self._pending.add(request)
             loop.run_in_executor(None, self._find_quietly, request)
@@ -193,7 +193,7 @@ class SchemaRegistry:
         for request in requests:
             try:
                 if self._cached(request) is None:
-                    await asyncio.to_thread(self._find, request)
+                    await asyncio.to_thread(self.fetch, request)
             except RegistryError as error:
                 errors.append(error)
         if errors:
@@ -211,7 +211,8 @@ class SchemaRegistry:
                 self._cache.move_to_end(request)
             return entry
 
-    def _find(self, request: SchemaRequest) -> RegisteredSchema:
+    def fetch(self, request: SchemaRequest) -> RegisteredSchema:
+        """As `schema`, but it waits also on an event loop, such as a notebook's."""
         with self._requesting:
             cached = self._cached(request)
             if cached is not None:
@@ -233,7 +234,7 @@ class SchemaRegistry:
 
     def _find_quietly(self, request: SchemaRequest) -> None:
         try:
-            self._find(request)
+            self.fetch(request)
         except RegistryError as error:
             logger.warning("schema was not found path=%s error=%s", request.path, error)
         finally:

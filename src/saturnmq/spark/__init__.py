@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 # No other package of saturnmq imports pyspark; here it is imported inside functions only (SPK-03).
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+    from saturnmq.registry import SchemaRegistry
     from saturnmq.spark.topic_reads import TopicReads
 
 
@@ -97,4 +98,27 @@ def to_lake(
     return writer_to(table_format, table, tuple(partition_by), catalog, namespace)
 
 
-__all__ = ["register", "session", "to_lake", "topic"]
+def from_registry(
+    registry: SchemaRegistry,
+    subject: str,
+    body: Column | str = "body",
+    properties: Column | str | None = "properties",
+    *,
+    null_on_error: bool = False,
+) -> Column:
+    """Return bodies as a struct column with the fields of a subject of a schema registry: Avro, JSON Schema or Protobuf.
+
+        registry = SchemaRegistry("https://registry.example.com", token=os.environ["REGISTRY_TOKEN"])
+        orders = topic(spark, "orders").load()
+        orders.select(from_registry(registry, "orders-value").alias("order")).select("order.*").show()
+
+    The fields are those of the subject's latest version when this is called; each body is decoded by the schema that it refers to,
+    by its frame or by the header in `properties`. A body that cannot be decoded fails the query, or is null with null_on_error;
+    a registry that does not answer fails it always. Raises RegistryError, and ConfigError for a schema that columns cannot have.
+    """
+    from saturnmq.spark.registry_columns import from_registry as column_from
+
+    return column_from(registry, subject, body, properties, null_on_error=null_on_error)
+
+
+__all__ = ["from_registry", "register", "session", "to_lake", "topic"]
