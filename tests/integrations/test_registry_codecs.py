@@ -401,6 +401,16 @@ async def test_client_needs_the_registry_only_for_schemas_that_are_new(server: R
 
 
 @pytest.mark.loop(real=True)
+async def test_producer_that_starts_later_takes_the_latest_version_of_then(server: RegistryServer) -> None:
+    registry = registry_of(server)
+    for number, schema in enumerate((FIRST, SECOND), 1):
+        await avro_codec(registry, "o", schema).prepare_encoding()
+        codec = avro_codec(registry, "o", kind=None)
+        await codec.prepare_encoding()
+        assert codec.encode(VALUE)[:5] == bytes([0, 0, 0, 0, number])
+
+
+@pytest.mark.loop(real=True)
 async def test_producer_of_an_unreachable_registry_does_not_start() -> None:
     registry = SchemaRegistry("http://127.0.0.1:1", attempts=1)
     async with EmbeddedBroker() as broker, Client.from_url(broker.url) as client:

@@ -211,10 +211,10 @@ class SchemaRegistry:
                 self._cache.move_to_end(request)
             return entry
 
-    def fetch(self, request: SchemaRequest) -> RegisteredSchema:
-        """As `schema`, but it waits also on an event loop, such as a notebook's."""
+    def fetch(self, request: SchemaRequest, *, refresh: bool = False) -> RegisteredSchema:
+        """As `schema`, but it waits also on an event loop, such as a notebook's. refresh: ask the registry in any case."""
         with self._requesting:
-            cached = self._cached(request)
+            cached = None if refresh else self._cached(request)
             if cached is not None:
                 return cached
             try:

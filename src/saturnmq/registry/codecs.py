@@ -8,6 +8,7 @@ Requirements: API-08.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -123,7 +124,7 @@ class RegistryCodec(PropertyCodec[T], Generic[T]):
     async def prepare_encoding(self) -> None:
         """Find or register the schema; then sends need no registry. Raises RegistryError."""
         if self._writer is None:
-            await self._registry.prepare([self._request])
+            self._writer = await asyncio.to_thread(self._registry.fetch, self._request, refresh=True)
 
     async def prepare_decoding(self, messages: Iterable[BodyAndProperties]) -> None:
         requests = set()

@@ -55,12 +55,12 @@ def _optional(convert: Callable[[Any], Any], value: Any) -> Any:
     return None if value is None else convert(value)
 
 
-def _struct(fields: dict[str, _Type], get: Callable[[Any, str], Any]) -> _Type:
+def _struct(fields: dict[str, _Type], read_field: Callable[[Any, str], Any]) -> _Type:
     if not fields:
         raise ConfigError("schema: an object or message has no fields, columns need at least one")
     ddl = ", ".join(f"`{name}`: {field.ddl}" for name, field in fields.items())
     convert = {name: functools.partial(_optional, field.convert) for name, field in fields.items()}
-    return _Type(f"STRUCT<{ddl}>", lambda value: {name: of(get(value, name)) for name, of in convert.items()})
+    return _Type(f"STRUCT<{ddl}>", lambda value: {name: of(read_field(value, name)) for name, of in convert.items()})
 
 
 def _json_type(schema: Any, depth: int = 0) -> _Type:
@@ -179,9 +179,9 @@ def from_registry(
     """See `saturnmq.spark.from_registry`."""
     from pyspark.sql import functions as f
 
-    schema = registry.fetch(SchemaRequest.latest(subject, serialized=False))
+    schema = registry.fetch(SchemaRequest.latest(subject, serialized=False), refresh=True)
     if schema.kind == PROTOBUF:
-        schema = registry.fetch(SchemaRequest.latest(subject, serialized=True))
+        schema = registry.fetch(SchemaRequest.latest(subject, serialized=True), refresh=True)
     try:
         parsed_schema(schema)
         ddl = _type_of(schema.kind, schema.text).ddl
