@@ -36,6 +36,7 @@ TOP_LEVEL = {
     "cloudevents.py",
     "fastapi.py",
     "flask.py",
+    "sqlalchemy.py",
     "py.typed",
 }
 FILE_LINES_MAX = 600

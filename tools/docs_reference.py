@@ -31,7 +31,7 @@ API: Final = {
         "Producer",
         "Made by `client.producer(...)`.",
         "Producer ProducerStats Transaction Outgoing Receipt SendStatus Confirmation TransactionState MessageQueue"
-        " random_queue same_site Outbox",
+        " random_queue same_site Outbox OutboxStats",
     ),
     "consumer": (
         "Consumer",
@@ -70,7 +70,8 @@ API: Final = {
         "Integrations",
         "[Web frameworks](../web-frameworks.md), [FastStream](../faststream.md) and [OpenTelemetry](../opentelemetry.md) show them"
         " at work.",
-        "saturnmq.fastapi saturnmq.flask saturnmq.django saturnmq.opentelemetry saturnmq.faststream.broker.RocketBroker",
+        "saturnmq.fastapi saturnmq.flask saturnmq.sqlalchemy saturnmq.django saturnmq.django.outbox"
+        " saturnmq.opentelemetry saturnmq.faststream.broker.RocketBroker",
     ),
 }
 _EXAMPLE: Final = re.compile(r"^( *)Example:\n((?:\1 +.*\n?|\n)+)", re.MULTILINE)

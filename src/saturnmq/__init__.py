@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from saturnmq.client.metrics import ClientMetrics as ClientMetrics
     from saturnmq.client.outbox import OUTBOX_ID as OUTBOX_ID
     from saturnmq.client.outbox import Outbox as Outbox
+    from saturnmq.client.outbox import OutboxStats as OutboxStats
     from saturnmq.client.producer.attempts import ProducerStats as ProducerStats
     from saturnmq.client.producer.producer import Producer as Producer
     from saturnmq.client.producer.transactions import Transaction as Transaction
@@ -146,7 +147,7 @@ _HOME: Final = {
     "saturnmq.client.queue_selectors": ("random_queue", "same_site"),
     "saturnmq.client.receipt": ("Receipt", "SendStatus", "TransactionState"),
     "saturnmq.client.tracing": ("TraceStats",),
-    "saturnmq.client.outbox": ("OUTBOX_ID", "Outbox"),
+    "saturnmq.client.outbox": ("OUTBOX_ID", "Outbox", "OutboxStats"),
     "saturnmq.client.producer.producer": ("Producer",),
     "saturnmq.client.puller.puller": ("PullResult", "PullStatus", "Puller"),
     "saturnmq.client.filters": ("Filter", "sql", "tag"),

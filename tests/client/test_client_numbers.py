@@ -43,7 +43,7 @@ LIMITS = {
     "producer.producer": {"WARNED_TAGS_MAX": 1000},
     "compression": {"PLAIN_BYTES_MAX": 16 * MIB, "ZLIB_LEVEL_MAX": 9, "ZSTD_LEVEL_MAX": 22},
     "delays": {"LEVEL_MAX": 65_535, "SECONDS_MAX": 10_000_000_000},
-    "outbox": {"ROWS_MAX": 100, "ERROR_CHARACTERS_MAX": 500},
+    "outbox": {"ROWS_MAX": 100, "ERROR_CHARACTERS_MAX": 500, "LEASE_S": 30, "BACKOFF_S_MAX": 60},
     # Traces: what may be lost, and what it costs.
     "trace.records": {"CLOUD_FIELDS": 7, "_BLANKS": {1: " ", 2: " "}},
     "trace.trace": {

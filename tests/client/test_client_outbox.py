@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from saturnmq import OUTBOX_ID, Client, ConfigError, Outbox, SaturnError
 from saturnmq.client import outbox as module
+from saturnmq.errors import Closed
 from saturnmq.testing import EmbeddedBroker
+from waiting import until
 
 Run = Callable[[Callable[[], Any]], Any]
 
@@ -157,6 +160,61 @@ async def test_relay_goes_on_after_failures_until_it_is_cancelled(
         await asyncio.gather(relay, return_exceptions=True)
         assert sorted(message.body for message in messages) == [b"%d" % n for n in range(5)]
         assert attempts == 6
+
+
+@pytest.mark.spec("PRC-11")
+async def test_one_of_several_relays_sends_and_another_takes_over(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
+) -> None:
+    first, second = Outbox(connect), Outbox(connect)
+    first.create_table(db)
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        relay = asyncio.create_task(first.run(out, interval=0.01))
+        await until(lambda: first.stats.is_active)
+        with db:
+            first.add(db, "Orders", b"1", shard_by="o")
+        assert await second.send_pending(out) == 0 and not second.stats.is_active
+        await until(lambda: first.stats.sent == 1)
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
+        assert not first.stats.is_active
+        with db:
+            second.add(db, "Orders", b"2", shard_by="o")
+        assert await second.pending() == 1 and await second.send_pending(out) == 1, "at once: the first let go"
+        with db:
+            db.execute(
+                "UPDATE saturnmq_outbox_lease SET holder = 'dead', held_until = ?", (time.time_ns() // 10**6 + 60_000,)
+            )
+            second.add(db, "Orders", b"3", shard_by="o")
+        assert await second.send_pending(out) == 0, "the lease of a relay that died has not expired"
+        with db:
+            db.execute("UPDATE saturnmq_outbox_lease SET held_until = 1")
+        assert await second.send_pending(out) == 1
+        assert [message.body for message in await received(client, 3)] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.spec("PRC-11")
+async def test_relay_survives_the_database_and_ends_with_its_producer(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(connect)
+    async with EmbeddedBroker() as server, Client.from_url(server.url) as client, client.producer("p") as out:
+        relay = asyncio.create_task(outbox.run(out, interval=0.01))
+        await until(lambda: outbox.stats.failures == 3)  # no table
+        outbox.create_table(db)
+        with db:
+            outbox.add(db, "no/topic", b"x")
+            outbox.add(db, "Orders", b"x")
+        await until(lambda: outbox.stats.sent == 1)
+        waits = [record.args[1] for record in caplog.records if record.message.startswith("outbox waits")]  # type: ignore[index]
+        assert waits[:3] == [0.01, 0.02, 0.04]
+        assert outbox.stats.refused == 1 and await outbox.pending() == 0
+        await out.stop()
+        with db:
+            outbox.add(db, "Orders", b"later")
+        with pytest.raises(Closed):
+            await relay
+        assert await outbox.pending() == 1 and not outbox.stats.is_active
 
 
 def test_outbox_names_every_bad_setting() -> None:

@@ -17,6 +17,7 @@ import pytest
         ("saturnmq.django", "django", "django"),
         ("saturnmq.flask", "flask", "flask"),
         ("saturnmq.cloudevents", "cloudevents", "cloudevents"),
+        ("saturnmq.sqlalchemy", "sqlalchemy", "sqlalchemy"),
     ],
 )
 def test_missing_package_is_named_with_its_command(

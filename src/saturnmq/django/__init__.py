@@ -35,12 +35,18 @@ _producers: Final[dict[str, Producer[Any]]] = {}
 _listeners: Final[list[tuple[Callable[[Any], Any], str, dict[str, Any]]]] = []
 
 
-@functools.cache
-def _client() -> Client:
+def client_settings() -> tuple[str, dict[str, Any]]:
+    """The URL and the other arguments of `Client.from_url`. Raises ConfigError."""
     options = dict(getattr(settings, SETTING, {}))
     url = options.pop("url", None)
     if not url:
         raise ConfigError([f"setting {SETTING} has no url, give it one such as {{'url': 'rmq://127.0.0.1:9876'}}"])
+    return url, options
+
+
+@functools.cache
+def _client() -> Client:
+    url, options = client_settings()
     return Client.from_url(url, **options)
 
 
@@ -79,7 +85,7 @@ def send_on_commit(
     """Send when the transaction of database `using` commits, at once outside of one; not at all if it is rolled back.
 
     options: of `Producer.send`. robust: log an error of the send instead of raising it, as in Django's `on_commit`. The message is
-    lost if the process dies between commit and send; where that matters, use `saturnmq.Outbox`.
+    lost if the process dies between commit and send; where that matters, use `saturnmq.django.outbox.send_later`.
 
     Example:
         with transaction.atomic():

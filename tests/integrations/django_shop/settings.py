@@ -2,8 +2,11 @@
 
 import os
 
-INSTALLED_APPS = ["saturnmq.django", "django_shop"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+INSTALLED_APPS = ["saturnmq.django", "saturnmq.django.outbox", "django_shop"]
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    "later": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("TEST_DATABASE", ":memory:")},
+}
 SATURNMQ = {"url": os.environ.get("TEST_SATURNMQ_URL"), "timeout": 10.0}
 USE_TZ = True
 SECRET_KEY = "of the tests"

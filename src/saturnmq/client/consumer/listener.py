@@ -402,7 +402,7 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
         (abort if stop.is_set() else stop).set()
 
     tasks: list[asyncio.Task[Any]] = []
-    with _signal_handlers(on_signal) if handle_signals else contextlib.nullcontext():
+    with signal_handlers(on_signal) if handle_signals else contextlib.nullcontext():
         try:
             for feeder in feeders:
                 await feeder.start()
@@ -428,7 +428,7 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
 
 
 @contextlib.contextmanager
-def _signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
+def signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
     """Call `on_signal` for SIGTERM and SIGINT; the previous handlers are restored on exit."""
     loop = asyncio.get_running_loop()
     previous: dict[signal.Signals, Any] = {}
