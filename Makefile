@@ -99,7 +99,7 @@ coverage: $(READY)  ## lines and branches that `make test` executes (P=package: 
 	$(BIN)/coverage report --skip-covered --sort=cover
 
 test-long: $(READY)  ## what `make test` leaves out: simulations, crash states, further parameters, long runs of processes
-	SATURNMQ_LONG=1 $(PYTEST) $(LONG) $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
+	SATURNMQ_LONG=1 $(PYTEST) $(LONG) --timeout=600 $(WORKERS) $(FOLDERS) $(RERUNS) $(RANDOM_EXAMPLES)
 
 check: lint names types contracts tidy  ## format, lint, names, types, import contracts, tidiness
 

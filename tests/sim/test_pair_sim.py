@@ -50,7 +50,7 @@ def test_pair_seed_replays_exactly(runs: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.spec("SIM-11")
 def test_pair_simulation_finds_planted_defects() -> None:
     """Sends acknowledged too early, by master or slave, a stream with gaps, a slave that goes on with another master's log."""

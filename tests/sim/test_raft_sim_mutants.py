@@ -25,6 +25,7 @@ SEEDS_MAX = 500
 
 
 def rules_without(*results: VoteResult) -> tuple[Any, ...]:
+    assert {rule[1] for rule in voting.VOTE_RULES}.issuperset(results)
     return tuple(rule for rule in voting.VOTE_RULES if rule[1] not in results)
 
 
