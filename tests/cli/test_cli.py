@@ -368,7 +368,7 @@ def test_standalone_listens_on_loopback_and_warns_when_public(standalone: Start,
 
 @pytest.mark.spec("UX-12")
 def test_no_module_starts_a_shell_or_reports_usage() -> None:
-    """Started: `java -version`, and this program for each shard. Fetched: URLs of an address server and the operator's webhook."""
+    """Started: `java -version`, and this program for each shard. Fetched: URLs of address servers, schema registries, webhooks."""
     package = Path(saturnmq.__file__).parent
     starts, fetches = set(), set()
     for path in package.rglob("*.py"):
@@ -380,7 +380,7 @@ def test_no_module_starts_a_shell_or_reports_usage() -> None:
         if re.search(r"urllib\.request|http\.client|import (requests|httpx|aiohttp)", text):
             fetches.add(name)
     assert starts == {"cli/shards.py", "spark/java_home.py"}
-    assert fetches == {"client/connection/address_server.py", "admin/monitoring.py"}
+    assert fetches == {"client/connection/address_server.py", "admin/monitoring.py", "registry/client.py"}
 
 
 @pytest.mark.spec("UX-02")
