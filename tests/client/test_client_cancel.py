@@ -77,6 +77,7 @@ CALLS: dict[str, Callable[[World], Coroutine[Any, Any, Any]]] = {
     "message.ack": lambda w: settle(w, "ack"),
     "message.retry": lambda w: settle(w, "retry"),
     "message.reject": lambda w: settle(w, "reject"),
+    "message.extend": lambda w: settle(w, "extend"),
     "message.commit": lambda w: settle_held(w, "commit"),
     "message.rollback": lambda w: settle_held(w, "rollback"),
     "batch.ack": lambda w: settle_batch(w, "ack"),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from saturnmq import Outgoing
 from saturnmq.protocol.errors import ConfigError
-from saturnmq.spark import topic
+from saturnmq.spark import topic, topic_reads
 from saturnmq.sync import Client
 from saturnmq.testing import SyncEmbeddedBroker
 
@@ -184,8 +184,11 @@ def test_views_show_the_messages_of_their_plan(spark: Any, server: SyncEmbeddedB
     for name, condition in (("limited", "keys = 'k7' LIMIT 1"), ("blank", ""), ("unresolved", "nope = 1")):
         with pytest.raises(Exception, match=r"PARSE_|UNRESOLVED_COLUMN"):
             quoted.view(name, condition)
-    other = spark.newSession()
-    with pytest.raises(ConfigError, match=r"topic 'viewed': this session does not have format rocketmq.*register"):
-        topic(other, "viewed", name_server=server.name_servers).load()
+    other = topic(spark.newSession(), "viewed", name_server=server.name_servers)
+    assert numbers(other.load().where("tags = 'c'")) == [99]
+    with pytest.MonkeyPatch.context() as patched:  # as where the driver's Python has no saturnmq
+        patched.setattr(topic_reads, "FORMAT", "absent")
+        with pytest.raises(ConfigError, match=r"topic 'viewed': this session does not have format absent.*register"):
+            topic(spark, "viewed", name_server=server.name_servers).load()
     with pytest.raises(Exception, match="unknown option 'topci'"):
         topic(spark, "viewed", name_server=server.name_servers, topci="x").view("wrong")

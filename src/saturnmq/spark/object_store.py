@@ -46,7 +46,7 @@ def file_system(url: str) -> tuple[fs.FileSystem, str]:
     except ValueError as error:
         raise ConfigError(f"{without_credentials(url)}: {error}") from None
     except OSError as error:
-        raise StoreError(f"{url}: {error}") from error
+        raise StoreError(f"{url}: {str(error).partition(chr(10))[0]}") from error  # of HDFS it has a line per folder
 
 
 def _by_fsspec(url: str) -> tuple[fs.FileSystem, str]:
