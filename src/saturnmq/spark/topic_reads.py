@@ -155,7 +155,7 @@ class TopicReads:
             if "DATA_SOURCE_NOT_FOUND" not in str(error):
                 raise
         raise ConfigError(
-            f"topic {options['topic']!r}: this session does not have format {FORMAT}, Spark did not find saturnmq when it began; "
+            f"topic {options['topic']!r}: this session does not have format {FORMAT}: Spark found no source of this name; "
             "call saturnmq.spark.register(spark) first"
         )
 
