@@ -159,7 +159,7 @@ class OneBroker:
         self._class, self._args, self._configured, self._tls = Broker, args, configured, tls
         self._reload = Reload(broker_classes(), args, preset, configured)
         self._broker: Broker | None = None
-        self._is_supervised = args.shard is not None and is_supervised()
+        self._is_supervised = is_supervised(args)
 
     async def start(self, name_servers: str = "") -> None:
         """Start it. name_servers: of a standalone server, the one of its own process."""
@@ -246,7 +246,7 @@ def run_broker(args: argparse.Namespace) -> int:
 def serve_brokers(args: argparse.Namespace, configured: Configured, brokers: OneBroker | Shards) -> int:
     """Serve until a signal: brokers that register with the configured NameServers."""
     settings = configured.part("broker")
-    report = argparse.Namespace(json=True) if args.shard is not None and is_supervised() else args
+    report = argparse.Namespace(json=True) if is_supervised(args) else args
 
     async def main(stop: asyncio.Event) -> None:
         try:

@@ -58,16 +58,14 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
         preset_of_member = {"flushDiskType": "SYNC_FLUSH", "storeFailureAction": "exit"}
         sources[0] = ("default of a group's member", preset_of_member | preset)
     problems = _secrets_in_arguments(classes, pairs)
-    parts, problems = _loaded(classes, sources, problems)
-    if (shard := getattr(args, "shard", None)) is not None and not problems:
+    parts = _loaded(classes, sources, problems)
+    if (shard := getattr(args, "shard", None)) is not None:
         from saturnmq.cli.shard_settings import shard_values
 
         shards = args.shards or 1
         keys = {name: text for loaded in parts.values() for name, text in to_properties(loaded.settings).items()}
         sources.append((f"shard {shard} of {shards}", shard_values(keys, shard, shards)))
-        parts, problems = _loaded(classes, sources, problems)
-    if problems:
-        raise ConfigError(problems)
+        parts = _loaded(classes, sources, problems)
     part_by_key = {name: part for part, cls in classes.items() for name in keys_of(cls)}
     unknown_keys = {k: v for _, source in sources for k, v in source.items() if k not in part_by_key}
     hints = Loaded(None, {}, unknown_keys).unknown_hints(part_by_key)
@@ -84,15 +82,17 @@ def configure(classes: dict[str, type[Any]], args: argparse.Namespace, preset: d
 
 def _loaded(
     classes: dict[str, type[Any]], sources: Sequence[tuple[str, dict[str, str]]], problems: list[str]
-) -> tuple[dict[str, Loaded[Any]], list[str]]:
-    """The settings of all packages, and the problems with those of loading them."""
+) -> dict[str, Loaded[Any]]:
+    """The settings of all packages. Raises ConfigError with these problems and those of loading."""
     parts: dict[str, Loaded[Any]] = {}
     for name, cls in classes.items():
         try:
             parts[name] = load(cls, *sources)
         except ConfigError as error:
             problems = [*problems, *error.problems]
-    return parts, problems
+    if problems:
+        raise ConfigError(problems)
+    return parts
 
 
 def _variable_hint(variable: str, key_names: Iterable[str]) -> str:

@@ -186,9 +186,9 @@ def begin_folder(root: Path, number: int) -> None:
     partial.rename(folder)
 
 
-def is_supervised() -> bool:
-    """Whether a supervisor has started this process: its standard output and input are the supervisor's."""
-    return PARENT in os.environ
+def is_supervised(args: argparse.Namespace) -> bool:
+    """Whether a supervisor has started this process as a shard: its standard output and input are the supervisor's."""
+    return args.shard is not None and PARENT in os.environ
 
 
 def report_topic(topic: TopicConfig) -> None:
