@@ -91,7 +91,7 @@ def archived_files(url: str) -> list[ArchivedFile]:
         return sorted(pool.map(read, paths), key=lambda file: file.base)
 
 
-def is_archive(path: str | Path) -> bool:
+def is_compressed(path: str | Path) -> bool:
     """Whether the file name says that the file is compressed."""
     return Path(path).suffix in _CODECS
 
@@ -104,7 +104,12 @@ def number_of(path: Path) -> int | None:
 
 def packed(folder: Path) -> bool:
     """Whether a folder exists and holds compressed log files."""
-    return folder.is_dir() and any(is_archive(p) and number_of(p) is not None for p in folder.iterdir())
+    return folder.is_dir() and any(is_compressed(p) and number_of(p) is not None for p in folder.iterdir())
+
+
+def is_copied(path: str, sha256: str = "") -> bool:
+    """Whether a file is read through a temporary copy: a compressed, a remote or an archived one, whose checksum is known."""
+    return bool(sha256) or is_compressed(path) or local_path(path) is None
 
 
 @contextmanager
@@ -143,7 +148,7 @@ def opened(path: str, sha256: str = "") -> Iterator[int]:
 
     Raises OSError when it was deleted, and the errors of `unpacked`.
     """
-    if sha256 or is_archive(path) or local_path(path) is None:
+    if is_copied(path, sha256):
         with unpacked(path, sha256) as whole:
             yield whole.fileno()
         return

@@ -29,7 +29,7 @@ from saturnmq.raft.ledger.layout import BLANK, HEADER
 from saturnmq.raft.ledger.layout import BLANK_MAGIC as LEDGER_BLANK_MAGIC
 from saturnmq.spark.decode import Ints
 from saturnmq.spark.local_paths import local_path
-from saturnmq.spark.log_archive import FILES, MANIFEST, archived_files, is_archive, number_of, opened
+from saturnmq.spark.log_archive import FILES, MANIFEST, archived_files, is_copied, number_of, opened
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ class ScanFile(NamedTuple):
     @property
     def is_copied(self) -> bool:
         """Whether it is read through a temporary copy, by one task."""
-        return bool(self.sha256) or is_archive(self.path) or local_path(self.path) is None
+        return is_copied(self.path, self.sha256)
 
 
 class FilePiece(NamedTuple):
