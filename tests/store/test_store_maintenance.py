@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_store import bodies
 
-from saturnmq.protocol.errors import CorruptRecord, StoreError
+from saturnmq.protocol.errors import CorruptRecord, FlushFailed, StoreError
 from saturnmq.protocol.message import Host, Message, decode_record
 from saturnmq.slices import finish
 from saturnmq.store import (
@@ -863,3 +863,50 @@ async def test_dispatch_that_fails_after_a_flush_stops_the_store(tmp_path: Path)
     store.on_append = broken
     assert await wait_confirmed(store.log, store.put(message()).end_offset, 60_000) is not PutStatus.PUT_OK
     assert len(failures) == 1 and "KeyError('listener')" in failures[0] and not store.writable
+    with pytest.raises(FlushFailed):
+        await store.stop()
+
+
+class TurnstileDisk(BadDisk):
+    """A disk that counts the syncs of threads under way, each of which waits for a release of `turnstile`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turnstile = threading.Semaphore(0)
+        self.begun = self.under_way = 0
+
+    def sync(self, fd: int) -> None:
+        if threading.current_thread() is threading.main_thread():  # the mark of the failure
+            super().sync(fd)
+            return
+        self.begun += 1
+        self.under_way += 1
+        assert self.turnstile.acquire(timeout=20)
+        super().sync(fd)
+        self.under_way -= 1
+
+
+async def test_a_store_whose_dispatch_failed_closes_no_file_that_is_being_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = TurnstileDisk()
+    store = opened(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+    def broken(*_: object) -> None:
+        raise KeyError("listener")
+
+    store.on_append = broken
+    first = asyncio.ensure_future(wait_confirmed(store.log, store.put(message()).end_offset, 60_000))
+    await until(lambda: disk.begun == 1)
+    second = asyncio.ensure_future(wait_confirmed(store.log, store.put(message()).end_offset, 60_000))
+    await asyncio.sleep(0)
+    disk.turnstile.release()
+    assert {await first, await second} & {PutStatus.PUT_OK} == set()
+    await until(lambda: disk.begun == 2)  # the thread is in the sync of the second message
+    at_close: list[int] = []
+    close_files = store.close_files
+    monkeypatch.setattr(store, "close_files", lambda: (at_close.append(disk.under_way), close_files()))
+    asyncio.get_running_loop().call_later(0.05, disk.turnstile.release)
+    with pytest.raises(FlushFailed):
+        await store.stop()
+    assert at_close == [0]

@@ -201,8 +201,10 @@ class Flusher:
         """Wait for a running flush, then flush the rest (FLU-08). Raises FlushFailed."""
         while self.failure is None and (self._running is not None or self.flushed < self._log.readable_end):
             self.start()
-            if self._running is not None:
-                await self._running
+            await self.finish()
+        await (
+            self.finish()
+        )  # after a failed dispatch a thread may still be flushing files that the caller is about to close
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
