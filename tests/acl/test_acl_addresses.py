@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saturnmq.acl.addresses import NOTHING, AddressList, parse_list, parse_rule
-from saturnmq.protocol.addresses import host_of
+from saturnmq.protocol.addresses import host_of, join_host_port
 from saturnmq.protocol.errors import ConfigError
 
 FORMS = [
@@ -116,10 +116,24 @@ def test_other_texts_are_refused_by_name(rule: str, text: str) -> None:
 
 @pytest.mark.spec("ACL-07")
 @pytest.mark.parametrize(
-    ("peer", "host"), [("10.0.0.1:4711", "10.0.0.1"), ("fe80::1:4711", "fe80::1"), ("local", "local"), ("", "")]
+    ("peer", "host"),
+    [
+        ("10.0.0.1:4711", "10.0.0.1"),
+        ("fe80::1:4711", "fe80::1"),
+        ("[fe80::1]:4711", "fe80::1"),
+        ("local", "local"),
+        ("", ""),
+    ],
 )
 def test_the_peer_address_is_the_text_before_the_last_colon(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("10.0.0.1", "10.0.0.1:1"), ("::1", "[::1]:1"), ("[::1]", "[::1]:1"), ("h", "h:1")]
+)
+def test_an_ipv6_host_of_an_address_has_brackets_once(host: str, address: str) -> None:
+    assert join_host_port(host, 1) == address
 
 
 def test_a_list_matches_if_one_of_its_rules_does() -> None:

@@ -67,6 +67,22 @@ def test_variable_sets_the_advertised_host(standalone: Callable[..., Any], start
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[0])["rows"][0]["status"] == "SEND_OK"
 
 
+def test_ipv6_addresses_have_brackets_wherever_others_read_them(
+    standalone: Callable[..., Any], cli: Callable[..., Any]
+) -> None:
+    server = standalone("--host", "::1")
+    name_server, broker = server.facts["namesrv"], server.facts["broker"]
+    assert name_server.startswith("[::1]:") and broker.startswith("[::1]:") and server.facts["advertised"] == broker
+    assert server.facts["unauthenticated"].split(",")[:2] == [f"namesrv:{name_server}", f"broker:{broker}"]
+    sent = cli("send", "orders", "x", "-n", name_server, "--json")
+    assert sent.returncode == 0, sent.stderr
+    row = json.loads(sent.stdout.splitlines()[0])["rows"][0]
+    viewed = cli("admin", "queryMsgById", "-i", row["offset_message_id"], "-n", name_server)
+    assert f"{broker.rpartition(':')[2]}" in viewed.stdout and viewed.returncode == 0, (row, viewed)
+    registered = cli("admin", "clusterList", "-n", name_server)
+    assert f" {broker} " in registered.stdout
+
+
 @pytest.mark.spec("CLI-10")
 def test_variable_is_shown_as_origin_and_overridden_by_set(cli: Callable[..., Any]) -> None:
     env = {"SATURNMQ_ADVERTISED_HOST": "broker.example"}

@@ -23,6 +23,7 @@ from saturnmq.client.producer.producer import Producer
 from saturnmq.client.puller.puller import Puller, PullResult, PullStatus
 from saturnmq.client.receipt import Receipt
 from saturnmq.client.trace.records import Pub, SubAfter, decode_records
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerConnection, MessageQueue, TopicOffset
 from saturnmq.protocol.codes import RESERVED_PROPERTIES, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, ResponseError, SaturnError, response_error
@@ -213,7 +214,7 @@ class Messages:
     ) -> ConsumeMessageDirectlyResult | None:
         """Let a client handle a message once, without any effect on offsets (309). None in a dry run."""
         host = message.record.store_host
-        address = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+        address = join_host_port(*host)
         header = ConsumeMessageDirectly(consumer_group=group, client_id=client_id, msg_id=message.offset_message_id)
         timeout_ms = self._connection.timeout_ms * SLOW
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY

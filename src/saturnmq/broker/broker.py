@@ -83,6 +83,7 @@ from saturnmq.net.connection import Handler
 from saturnmq.net.endpoint import PlainWrapper
 from saturnmq.net.rejections import Rejections
 from saturnmq.net.shares import Shares
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import ConfigError, SaturnError, StoreError
 from saturnmq.protocol.frames.command import Command
@@ -357,12 +358,12 @@ class Broker:
     @property
     def address(self) -> str:
         """Bound listen address, `host:port`."""
-        return f"{self._bound[0]}:{self._bound[1]}"
+        return join_host_port(*self._bound)
 
     @property
     def advertised_address(self) -> str:
         """Address registered with NameServers and returned to clients, `host:port`."""
-        return "{}:{}".format(*self._advertised)
+        return join_host_port(*self._advertised)
 
     @property
     def unauthenticated(self) -> dict[str, str]:
@@ -371,9 +372,9 @@ class Broker:
         if not self._access.enabled:
             ports["broker"] = self.address
             if self._fast_bound[1]:
-                ports["fast"] = f"{self._fast_bound[0]}:{self._fast_bound[1]}"
+                ports["fast"] = join_host_port(*self._fast_bound)
         if self.ha_master is not None and self.ha_master.address[1] and not self.ha_master.authenticated:
-            ports["ha"] = "{}:{}".format(*self.ha_master.address)
+            ports["ha"] = join_host_port(*self.ha_master.address)
         if self.dledger is not None and self._raft is not None and not self._raft.require_secret:
             ports["dledger"] = self._raft.peers[self._raft.self_id]
         return ports
@@ -381,7 +382,7 @@ class Broker:
     @property
     def _ha_address(self) -> str:
         port = self.ha_master.address[1] if self.ha_master is not None else 0
-        return f"{self.settings.broker_ip2 or self._advertised[0]}:{port or self._bound[1] + 1}"
+        return join_host_port(self.settings.broker_ip2 or self._advertised[0], port or self._bound[1] + 1)
 
     def _state_file(self, name: str) -> StateFile:
         return StateFile(self._config / name, self.store.disk, self.store.reserve)

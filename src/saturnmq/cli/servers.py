@@ -31,6 +31,7 @@ from saturnmq.namesrv import NameServer
 from saturnmq.namesrv.settings import NameServerSettings, stored_in
 from saturnmq.net import NetSettings, TlsSettings
 from saturnmq.net.budget import AcceptErrors
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.frames.command import own_serialization
 from saturnmq.server_admin.collector import StagedCollector
 from saturnmq.tasks import cancel
@@ -92,7 +93,7 @@ def run_namesrv(args: argparse.Namespace) -> int:
         try:
             if not args.json:
                 write(f"The Name Server boot success. serializeType={own_serialization(os.environ).name}")
-            facts = {"namesrv": f"{host}:{port}", "hot": implementation(), "loop": loop_name()}
+            facts = {"namesrv": join_host_port(host, port), "hot": implementation(), "loop": loop_name()}
             ready("namesrv", facts | {"unauthenticated": listed(server.unauthenticated)}, args)
             await stop.wait()
         finally:
@@ -262,6 +263,8 @@ def serve_brokers(args: argparse.Namespace, configured: Configured, brokers: One
         return serve(main)
 
 
+# Where the broker and the console of the same process reach a NameServer that listens on all addresses.
+_REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a comparison, no socket is bound
 # A development profile: small files, no port for slaves, and SQL filters enabled, which both Apache's broker and SaturnMQ disable
 # by default.
 STANDALONE_PRESET: Final = {"storeProfile": "small", "enablePropertyFilter": "true", "haPortEnable": "false"}
@@ -294,11 +297,10 @@ def run_standalone(args: argparse.Namespace) -> int:
         server: NameServer = NameServer(namesrv_settings, net, tls=tls)
         host, port = await server.start(settings.bind_address, args.namesrv_port, chosen_by="option --namesrv-port")
         try:
-            reachable = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - a comparison, no socket is bound
-            name_servers = f"{reachable}:{port}"
+            name_servers = join_host_port(_REACHED_AT.get(host, host), port)
             if not await started_before_stop(brokers.start(name_servers), stop):
                 return
-            facts = {"namesrv": f"{host}:{port}"} | brokers.facts()
+            facts = {"namesrv": join_host_port(host, port)} | brokers.facts()
             open_ports = [text for text in (listed(server.unauthenticated), facts["unauthenticated"]) if text != "none"]
             facts["unauthenticated"] = ",".join(open_ports) or "none"
             facts["start_ms"] = str(round((time.monotonic() - started) * 1000))

@@ -30,6 +30,7 @@ from saturnmq.console.messages import link
 from saturnmq.console.pages import missing
 from saturnmq.console.state import View
 from saturnmq.escaping import escaped
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.codes import DLQ_PREFIX, PropertyKey
 from saturnmq.protocol.errors import ConfigError, SaturnError
 from saturnmq.protocol.names import group_problem
@@ -215,7 +216,7 @@ def facts(message: Message[bytes]) -> dict[str, Any]:
     except UnicodeDecodeError:
         text, encoding = base64.b64encode(body).decode(), "base64"
     values = (
-        record.topic, message.message_id, f"{record.born_host.ip}:{record.born_host.port}", _iso(record.born_timestamp_ms),
+        record.topic, message.message_id, join_host_port(*record.born_host), _iso(record.born_timestamp_ms),
         _iso(record.store_timestamp_ms), record.reconsume_times, dict(record.properties), text, encoding, record.body_crc,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from saturnmq.net.shares import Shares
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.tasks import cancel
 
@@ -114,7 +115,7 @@ class Server:
         key: Path | None = None,
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
-        self._listen_address = f"{host}:{port}"
+        self._listen_address = join_host_port(host, port)
         self._socket = _listen(host, port)
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -148,7 +149,7 @@ class Server:
             if not startup.done():  # uvicorn logs why and returns
                 raise ConfigError(f"the console cannot serve on {self._listen_address}; --debug shows why")
             host, port = self._socket.getsockname()[:2]
-            on_started(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            on_started(join_host_port(host, port))
             await asyncio.wait((serving, background_task), return_when=asyncio.FIRST_COMPLETED)
             if background_task.done():
                 background_task.result()
@@ -165,6 +166,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigError(
-            f"the console cannot listen on {host}:{port}: {error.strerror or error}; --port chooses another"
+            f"the console cannot listen on {join_host_port(host, port)}: {error.strerror or error}; --port chooses another"
         ) from None
     return listener

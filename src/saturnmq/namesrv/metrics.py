@@ -15,6 +15,7 @@ from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import RemotingServer
 from saturnmq.net.endpoint_metrics import durations, register
 from saturnmq.net.metrics_port import MetricsPort
+from saturnmq.protocol.addresses import join_host_port
 
 
 class NameServerMetrics:
@@ -55,7 +56,7 @@ class NameServerMetrics:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """The port, if it is open: it checks no account (SEC-16)."""
-        return {"metrics": "{}:{}".format(*self.port.address)} if self.port.address[1] else {}
+        return {"metrics": join_host_port(*self.port.address)} if self.port.address[1] else {}
 
     async def start(self) -> None:
         """Open the port, if one is set. Raises StartError."""

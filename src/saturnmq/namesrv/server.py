@@ -30,7 +30,7 @@ from saturnmq.namesrv.routes import RouteTable
 from saturnmq.namesrv.settings import NameServerSettings
 from saturnmq.net import CHOSEN_BY, Connection, NetSettings, RemotingServer, Reply, reply_of
 from saturnmq.net.tls import TlsSettings
-from saturnmq.protocol.addresses import host_of, network_of
+from saturnmq.protocol.addresses import host_of, join_host_port, network_of
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.errors import response_error
 from saturnmq.protocol.frames.command import Command
@@ -114,7 +114,7 @@ class NameServer:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """Name and address of each listening port that checks no account (SEC-16)."""
-        ports = {"namesrv": f"{self._bound[0]}:{self._bound[1]}"} if self.accounts is None else {}
+        ports = {"namesrv": join_host_port(*self._bound)} if self.accounts is None else {}
         return ports | self.metrics.unauthenticated
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ from saturnmq.net.limits import HalfFrames
 from saturnmq.net.port_holder import port_holder
 from saturnmq.net.settings import NetSettings
 from saturnmq.net.tls import ContextHolder, TlsSettings, TlsStream
-from saturnmq.protocol.addresses import host_of, is_local
+from saturnmq.protocol.addresses import host_of, is_local, join_host_port
 
 CHOSEN_BY: Final = "option --port, key listenPort"  # how the port of most servers is set, for error hints
 _PORT_MAX: Final = 65535
@@ -236,6 +236,6 @@ def start_error(host: str, port: int, error: OSError, chosen_by: str) -> StartEr
             f"port {port} on {host} is not permitted to this user.", hint=f"Choose a port above 1023 ({chosen_by})."
         )
     return StartError(
-        f"cannot listen on {host}:{port}: {error.strerror or error}.",
+        f"cannot listen on {join_host_port(host, port)}: {error.strerror or error}.",
         hint="Choose an address of this machine (option --host, key bindAddress).",
     )

@@ -1,6 +1,7 @@
 """Addresses of peers: their parts, in the form `host:port` as connections report it, and what limits by address count them as.
 
-An IPv6 host has no brackets there. An IPv4 address in IPv6 form (::ffff:a.b.c.d) counts as IPv4.
+Connections report an IPv6 host without brackets; addresses that others connect to have them, as in Apache RocketMQ.
+An IPv4 address in IPv6 form (::ffff:a.b.c.d) counts as IPv4.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ _PORT_DIGITS_MAX: Final = 5
 Address = IPv4Address | IPv6Address
 
 
+def join_host_port(host: str, port: int) -> str:
+    """The address of a host and a port, with brackets around an IPv6 host that has none.
+
+    >>> join_host_port("::1", 10911)
+    '[::1]:10911'
+    """
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def host_of(address: str) -> str:
-    """The text before the last colon, or all of it without one."""
+    """The text before the last colon, or all of it without one; an IPv6 host without its brackets."""
     host, colon, _ = address.rpartition(":")
-    return host if colon else address
+    return host.removeprefix("[").removesuffix("]") if colon else address
 
 
 def port_of(address: str) -> int:

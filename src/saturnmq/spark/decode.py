@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from saturnmq.client.compression import decompress
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.codes import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from saturnmq.protocol.crc import crc32
 from saturnmq.protocol.errors import MessageError
@@ -498,7 +499,7 @@ def _host(packed: bytes) -> Host:
 
 
 def _host_text(host: Host) -> str:
-    return f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+    return join_host_port(*host)
 
 
 def _has_key(text: str | None, keys: frozenset[str]) -> bool:

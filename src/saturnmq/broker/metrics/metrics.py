@@ -17,6 +17,7 @@ from saturnmq.metrics import Registry
 from saturnmq.net.endpoint import Endpoint
 from saturnmq.net.endpoint_metrics import durations
 from saturnmq.net.metrics_port import MetricsPort
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.tasks import OnFailure, cancel, supervised
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class BrokerMetrics:
     @property
     def unauthenticated(self) -> dict[str, str]:
         """The port, if it is open: it checks no account (SEC-16)."""
-        return {"metrics": "{}:{}".format(*self.port.address)} if self.port.address[1] else {}
+        return {"metrics": join_host_port(*self.port.address)} if self.port.address[1] else {}
 
     def pieces(self) -> Iterator[bytes]:
         """The text of one scrape, in pieces."""

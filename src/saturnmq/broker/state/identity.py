@@ -65,6 +65,7 @@ def advertised(host: str) -> tuple[str, str]:
     Of a name with addresses of both families, an IPv4 address is taken, as in Java.
     Raises ConfigError if brokerIP1 cannot be looked up.
     """
+    host = host.removeprefix("[").removesuffix("]")
     if host in _WILDCARDS:
         host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
     try:

@@ -16,6 +16,7 @@ from saturnmq.client.codecs import BytesCodec
 from saturnmq.client.connection.core import Core
 from saturnmq.client.message import Message
 from saturnmq.errors import CallTimeout, ConnectFailed
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.codes import PropertyKey, RequestCode, ResponseCode
 from saturnmq.protocol.errors import MessageError, SaturnError, response_error
@@ -60,7 +61,7 @@ async def view_message(core: Core, message_id: str, topic: str | None = None) ->
         if topic is None:
             raise
     else:
-        where = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+        where = join_host_port(*host)
         command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(offset)})
         try:
             answer = await core.call_broker(core.channel_address(where), command, core.settings.api_timeout_ms)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from saturnmq.protocol.addresses import join_host_port
 from saturnmq.protocol.codes import SysFlag
 from saturnmq.protocol.errors import CorruptRecord, MessageError, StoreError
 from saturnmq.protocol.message import Message, compression_type
@@ -129,10 +130,10 @@ def fields(dumped: Dumped) -> list[tuple[str, object]]:
         ("sys_flag_names", flag_names(message.sys_flag)),
         ("born_timestamp_ms", message.born_timestamp_ms),
         ("born_time", iso(message.born_timestamp_ms)),
-        ("born_host", f"{message.born_host.ip}:{message.born_host.port}"),
+        ("born_host", join_host_port(*message.born_host)),
         ("store_timestamp_ms", message.store_timestamp_ms),
         ("store_time", iso(message.store_timestamp_ms)),
-        ("store_host", f"{message.store_host.ip}:{message.store_host.port}"),
+        ("store_host", join_host_port(*message.store_host)),
         ("reconsume_times", message.reconsume_times),
         ("prepared_transaction_offset", message.prepared_transaction_offset),
         ("topic", message.topic),
