@@ -50,9 +50,11 @@ async def test_half_handshakes_leave_an_honest_client_alone_and_end(certificate:
     """After the greeting of the server each peer owes its part of the handshake."""
     settings = NetSettings(slow_frame_ms=200)
     async with pair(echo, settings, tls=server_tls(certificate), client_tls=CLIENT) as p:
+        await p.call(Command(10))  # its own handshake has 200 ms, too
+        context = client_context(CLIENT)
         with contextlib.ExitStack() as stack:
             for _ in range(60):
-                stream = TlsStream(client_context(CLIENT), server_side=False)
+                stream = TlsStream(context, server_side=False)
                 stream.start()
                 peer = stack.enter_context(socket.create_connection((p.host, p.port)))
                 peer.sendall(stream.outgoing())
