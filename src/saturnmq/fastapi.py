@@ -20,10 +20,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from saturnmq.client.client import Client
+from saturnmq.client.codecs import Codec, bytes_codec
 from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.settings import ProducerOptions
 from saturnmq.extras import install_command
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.protocol.errors import ConfigError, SaturnError
@@ -108,8 +110,12 @@ def get_client(connection: HTTPConnection) -> Client:
     return _messaging(connection).client
 
 
-def producer(group: str, **options: Any) -> Callable[[HTTPConnection], Awaitable[Producer[Any]]]:
-    """A dependency: the producer of this group, started by the first request and shared by all. options: of `Client.producer`.
+def producer(
+    group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ProducerOptions]
+) -> Callable[[HTTPConnection], Awaitable[Producer[Any]]]:
+    """A dependency: the producer of this group, started by the first request and shared by all.
+
+    codec, options: of `Client.producer`.
 
     Example:
         orders = producer("orders-p")
@@ -126,7 +132,9 @@ def producer(group: str, **options: Any) -> Callable[[HTTPConnection], Awaitable
         messaging = _messaging(connection)
         out = messaging.producers.get(dependency)
         if out is None:
-            out = messaging.producers[dependency] = messaging.client.producer(group, **options)
+            out = messaging.producers[dependency] = messaging.client.producer(
+                group, codec=codec or bytes_codec(), **options
+            )
         await out.start()
         return out
 

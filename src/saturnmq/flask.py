@@ -20,8 +20,11 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
+from saturnmq.client.codecs import Codec, bytes_codec
+from saturnmq.client.consumer.listener import ListenerOptions
+from saturnmq.client.producer.settings import ProducerOptions
 from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.sync import Client, Producer
@@ -64,7 +67,7 @@ class SaturnMQ:
     """
 
     def __init__(self, app: flask.Flask | None = None) -> None:
-        self._listeners: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = []
+        self._listeners: list[tuple[Callable[[Any], Any], str, str, ListenerOptions]] = []
         if app is not None:
             self.init_app(app)
 
@@ -87,23 +90,28 @@ class SaturnMQ:
             messaging.client.start()
         return messaging.client
 
-    def producer(self, group: str, **options: Any) -> Producer[Any]:
-        """The started producer of this group in the current application. options: of `Client.producer`, used by the first call."""
+    def producer(
+        self, group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ProducerOptions]
+    ) -> Producer[Any]:
+        """The started producer of this group in the current application.
+
+        codec, options: of `Client.producer`, used by the first call.
+        """
         messaging = self._messaging()
         if group not in messaging.producers:
             client = self.client
             with messaging.lock:
                 if group not in messaging.producers:
-                    out = client.producer(group, **options)
+                    out = client.producer(group, codec=codec or bytes_codec(), **options)
                     out.start()
                     messaging.producers[group] = out
         return messaging.producers[group]
 
-    def listener(self, topic: str, *, group: str, **options: Any) -> Callable[[H], H]:
+    def listener(self, topic: str, *, group: str, **options: Unpack[ListenerOptions]) -> Callable[[H], H]:
         """Decorator as `Client.listener`. Each message is handled in an application context, which is torn down afterwards."""
 
         def decorate(handler: H) -> H:
-            self._listeners.append((handler, topic, {"group": group, **options}))
+            self._listeners.append((handler, topic, group, options))
             return handler
 
         return decorate
@@ -121,8 +129,8 @@ class SaturnMQ:
     def _run(self) -> None:
         """The command: run all listeners until a signal, then drain."""
         app, client = flask.current_app._get_current_object(), self._messaging().client  # type: ignore[attr-defined]
-        for handler, topic, options in self._listeners:
-            client.listener(topic, **options)(_in_context(app, handler))
+        for handler, topic, group, options in self._listeners:
+            client.listener(topic, group=group, **options)(_in_context(app, handler))
         with client:
             client.run(handle_signals=True)
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
+from saturnmq.client.codecs import Codec, bytes_codec
+from saturnmq.client.consumer.listener import ListenerOptions
+from saturnmq.client.producer.settings import ProducerOptions
 from saturnmq.extras import install_command
 from saturnmq.protocol.errors import ConfigError
 from saturnmq.sync import Client, Producer
@@ -32,7 +35,7 @@ SETTING: Final = "SATURNMQ"
 
 _lock: Final = threading.Lock()
 _producers: Final[dict[str, Producer[Any]]] = {}
-_listeners: Final[list[tuple[Callable[[Any], Any], str, dict[str, Any]]]] = []
+_listeners: Final[list[tuple[Callable[[Any], Any], str, str, ListenerOptions]]] = []
 
 
 def client_settings() -> tuple[str, dict[str, Any]]:
@@ -63,8 +66,8 @@ def get_client() -> Client:
     return client
 
 
-def get_producer(group: str, **options: Any) -> Producer[Any]:
-    """The started producer of this group in this process. options: of `Client.producer`, used by the first call.
+def get_producer(group: str, *, codec: Codec[Any] | None = None, **options: Unpack[ProducerOptions]) -> Producer[Any]:
+    """The started producer of this group in this process. codec, options: of `Client.producer`, used by the first call.
 
     Example:
         get_producer("orders-p").send("orders", b"hello")
@@ -73,7 +76,7 @@ def get_producer(group: str, **options: Any) -> Producer[Any]:
         client = get_client()
         with _lock:
             if group not in _producers:
-                out = client.producer(group, **options)
+                out = client.producer(group, codec=codec or bytes_codec(), **options)
                 out.start()
                 _producers[group] = out
     return _producers[group]
@@ -99,7 +102,7 @@ def send_on_commit(
     transaction.on_commit(send, using=using, robust=robust)
 
 
-def listener(topic: str, *, group: str, **options: Any) -> Callable[[H], H]:
+def listener(topic: str, *, group: str, **options: Unpack[ListenerOptions]) -> Callable[[H], H]:
     """Decorator as `Client.listener`, for module `consumers` of an application; `manage.py saturnmq_consumers` runs it.
 
     Database connections that are too old or broken are closed before and after each message, as Django does for a request.
@@ -111,7 +114,7 @@ def listener(topic: str, *, group: str, **options: Any) -> Callable[[H], H]:
     """
 
     def decorate(handler: H) -> H:
-        _listeners.append((handler, topic, {"group": group, **options}))
+        _listeners.append((handler, topic, group, options))
         return handler
 
     return decorate
@@ -120,8 +123,8 @@ def listener(topic: str, *, group: str, **options: Any) -> Callable[[H], H]:
 def run_listeners() -> None:
     """Run the registered listeners until SIGTERM or Ctrl-C, then drain. Raises ConfigError if there is none."""
     with _client() as client:
-        for handler, topic, options in _listeners:
-            client.listener(topic, **options)(_with_fresh_connections(handler))
+        for handler, topic, group, options in _listeners:
+            client.listener(topic, group=group, **options)(_with_fresh_connections(handler))
         client.run(handle_signals=True)
 
 

@@ -187,6 +187,19 @@ def make_spec(
     )
 
 
+class ListenerOptions(ConsumerOptions, total=False):
+    """The keyword options of `Client.listener`, which documents them, for decorators that pass them on."""
+
+    filter: Filter | str
+    concurrency: int
+    batch: int | None
+    retry: Retry
+    time_limit: float
+    codec: Codec[Any] | None
+    enabled: bool
+    on_start: OnStart | None
+
+
 class Feeder:
     """Runs one handler on the messages of its consumer, `concurrency` at a time.
 
