@@ -15,6 +15,7 @@ import pytest
 from saturnmq import OUTBOX_ID, Client, ConfigError, Outbox, SaturnError
 from saturnmq.client import outbox as module
 from saturnmq.errors import Closed
+from saturnmq.store import StoreProfile, StoreSettings
 from saturnmq.testing import EmbeddedBroker
 from waiting import until
 
@@ -130,6 +131,27 @@ async def test_failed_send_keeps_the_rest_and_a_refused_row_its_reason(
         ((topic, error),) = rows(db)
         assert topic == "no/topic" and "no/topic" in error
         assert await outbox.send_pending(out) == 0 and len(rows(db)) == 1
+
+
+@pytest.mark.spec("PRC-11")
+async def test_message_that_the_broker_refuses_holds_up_no_other(
+    connect: Callable[[], sqlite3.Connection], db: sqlite3.Connection
+) -> None:
+    outbox = Outbox(connect)
+    outbox.create_table(db)
+    with db:
+        outbox.add(db, "Orders", b"x" * 2001)
+        outbox.add(db, "Orders", b"short")
+    store = StoreSettings(profile=StoreProfile.SMALL, message_bytes_max=2000)
+    async with (
+        EmbeddedBroker(store=store) as server,
+        Client.from_url(server.url) as client,
+        client.producer("p") as out,
+    ):
+        assert await outbox.send_pending(out) == 1
+        ((topic, error),) = rows(db)
+        assert topic == "Orders" and "body of 2001 bytes, at most 2000" in error
+        assert [message.body for message in await received(client, 1)] == [b"short"]
 
 
 @pytest.mark.spec("PRC-11")

@@ -5,8 +5,8 @@
 deletion leaves the row, which is sent again: consumers compare the property OUTBOX_ID, which stays the same.
 
 Rows are sent in the order of their ids, which begin with the time of `add`. A send that fails ends the round, so that no row
-overtakes an earlier one; the next round begins with it. A row that the client refuses, such as one with an invalid topic, keeps
-the reason in its column `error` and is left out from then on.
+overtakes an earlier one; the next round begins with it. A row that the client or a broker refuses for what it holds, such as an
+invalid topic or a body that is too long, keeps the reason in its column `error` and is left out from then on.
 
 Any number of relays may run on one table. The one that holds the lease, the only row of a second table, sends; it renews the lease
 with every round and lets it go when it stops. The others look whether it has expired, by their own clocks. Clocks that are further
@@ -46,7 +46,7 @@ from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
 from saturnmq.client.consumer.listener import signal_handlers
 from saturnmq.client.producer.producer import Producer
 from saturnmq.errors import Closed
-from saturnmq.protocol.errors import ConfigError, LocalProtocolError, SaturnError
+from saturnmq.protocol.errors import ConfigError, LocalProtocolError, MessageIllegal, SaturnError
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,12 @@ class Outbox:
                 break
             try:
                 await self._send(producer, row)
-            except (LocalProtocolError, ValueError, TypeError) as error:  # the row itself: no attempt can succeed
+            except (
+                LocalProtocolError,
+                MessageIllegal,
+                ValueError,
+                TypeError,
+            ) as error:  # the row itself: no attempt can succeed
                 logger.error("outbox row not sent table=%s id=%s error=%s", self._table, row[0], error)
                 await asyncio.to_thread(self._refuse, row[0], str(error)[:ERROR_CHARACTERS_MAX])
                 self.stats.refused += 1
