@@ -134,6 +134,37 @@ def test_interrupted_upload_is_not_read_and_completed_later(
     assert offsets(tmp_path / "again") == offsets(url)
 
 
+def test_file_of_a_local_archive_is_durable_before_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_at(tmp_path / "store")
+    synced: list[tuple[str, bool]] = []
+    manifest = tmp_path / "archive" / "manifest"
+
+    def noted(handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append((str(path.relative_to(tmp_path / "archive")), any(manifest.glob("*.json"))))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    (file, *_) = archive.put(str(tmp_path / "store"), str(tmp_path / "archive"), "none", quietly)
+    assert synced[:4] == [
+        (f"files/{file.name}", False),
+        ("files", False),
+        (f"manifest/{file.base:020d}.json.new", False),
+        ("manifest", True),
+    ]
+
+
+def test_empty_description_is_an_interrupted_upload(bucket: str, tmp_path: Path) -> None:
+    store_at(tmp_path / "store")
+    files = archive.put(str(tmp_path / "store"), bucket, "none", quietly)
+    key = f"manifest/{files[0].base:020d}.json"
+    boto3.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=key, Body=b"")
+    assert archived_files(bucket) == files[1:]
+    assert archive.put(str(tmp_path / "store"), bucket, "none", quietly) == files[:1]
+    assert archived_files(bucket) == files
+
+
 def test_damage_in_archive_is_named(tmp_path: Path) -> None:
     url = str(tmp_path / "archive")
     store_at(tmp_path / "store")

@@ -84,7 +84,8 @@ def archived_files(url: str) -> list[ArchivedFile]:
 
     with service_errors(url):
         infos = system.get_file_info(fs.FileSelector(f"{root}/{MANIFEST}", allow_not_found=True))
-    paths = [info.path for info in infos if re.fullmatch(r"\d{20}\.json", info.base_name)]
+    # An empty object is what a store keeps of an upload that was interrupted: the file is not in the archive yet.
+    paths = [info.path for info in infos if re.fullmatch(r"\d{20}\.json", info.base_name) and info.size]
     if not paths:
         check_bucket(url)
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:

@@ -105,13 +105,29 @@ def _put_file(
         file.ledger,
     )
     path, content = _manifest_path(root, archived), archived.encode()
-    is_local = system.type_name == "local"  # where a reader would see a file that is being written
+    is_local = (
+        system.type_name == "local"
+    )  # where a reader sees a file that is being written, and a power loss undoes writes
     with service_errors(url):
+        if is_local:
+            _sync(f"{root}/{FILES}/{name}", f"{root}/{FILES}")
         with system.open_output_stream(f"{path}.new" if is_local else path) as out:
             out.write(content)
         if is_local:
+            _sync(f"{path}.new")
             system.move(f"{path}.new", path)
+            _sync(f"{root}/{MANIFEST}")
     return archived
+
+
+def _sync(*paths: str) -> None:
+    """Make files, and the entries of folders, durable. Raises OSError."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _manifest_path(root: str, file: ArchivedFile) -> str:
