@@ -20,7 +20,9 @@ from saturnmq.cli.reload import Reload
 from saturnmq.cli.servers import OneBroker, brokers_of
 from saturnmq.cli.settings import broker_classes, configure
 from saturnmq.cli.shard_settings import shard_count, shard_values, stored_shards
+from saturnmq.cli.shard_watchdog import Watchdog
 from saturnmq.cli.shards import Shards
+from saturnmq.cli.systemd import notify
 from saturnmq.config.settings import keys_of
 from saturnmq.protocol.errors import ConfigError
 from waiting import until
@@ -131,8 +133,71 @@ def test_values_of_a_shard_of_a_few_keys() -> None:
     assert shard_values(keys, 1, 2) == {"brokerName": "a-1", "listenPort": "10921", "storePathRootDir": "/data/shard-1"}
 
 
+class GuardedProcess:
+    """The process of a shard; killed_at: when, in seconds of the loop."""
+
+    killed_at: float | None = None
+
+    def kill(self) -> None:
+        self.killed_at = asyncio.get_running_loop().time()
+
+
+@pytest.mark.loop(seconds=20_000)
+async def test_shard_is_killed_a_period_after_its_last_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    loop, process, watchdog = asyncio.get_running_loop(), GuardedProcess(), Watchdog(1)
+    monkeypatch.setenv("NOTIFY_SOCKET", watchdog.environment["NOTIFY_SOCKET"])
+    watchdog.guard(process)  # type: ignore[arg-type]
+    await asyncio.sleep(3600)  # a long recovery before it is ready
+    for _ in range(10):
+        notify("WATCHDOG=1")
+        await asyncio.sleep(59)
+    silent_since = loop.time() - 59
+    await until(lambda: process.killed_at is not None)
+    assert process.killed_at is not None and 60 < process.killed_at - silent_since <= 60 + 2 * 15
+    await watchdog.stop()
+
+
+@pytest.mark.loop(seconds=20_000)
+async def test_shard_without_a_service_manager_has_no_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    process, watchdog = GuardedProcess(), Watchdog(1)
+    watchdog.guard(process)  # type: ignore[arg-type]
+    await asyncio.sleep(3600)
+    await watchdog.stop()
+    assert watchdog.environment == {} and process.killed_at is None
+
+
 @pytest.mark.realtime
-@pytest.mark.loop(real=True, seconds=60)
+@pytest.mark.loop(real=True, seconds=240)
+async def test_shard_that_hangs_is_started_again(tmp_path: Path) -> None:
+    port = free_port((-2, 0, 8, 10))
+    words = [
+        "standalone",
+        "--port",
+        str(port),
+        "--namesrv-port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+        "--shards",
+        "2",
+    ]
+    server = await asyncio.to_thread(Server, *words, env={"WATCHDOG_USEC": "3000000"})
+    try:
+        hanging = int(server.facts["pid"].split(",")[1])
+        os.kill(hanging, signal.SIGSTOP)
+        await until(lambda: any("shard started again shard=1" in line for line in server.err))
+        assert any("shard does not respond and is killed shard=1" in line for line in server.err)
+        assert not is_running(hanging)
+        assert await asyncio.to_thread(server.stop) == 0
+    finally:
+        await asyncio.to_thread(server.stop, signal.SIGKILL)
+
+
+@pytest.mark.realtime
+@pytest.mark.loop(real=True, seconds=240)
 async def test_shards_end_return_and_are_taken_away_under_a_consumer(tmp_path: Path) -> None:
     name_server = free_port()
     port = free_port((-2, 0, 8, 10))

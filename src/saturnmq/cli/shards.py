@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from saturnmq.cli.output import write
 from saturnmq.cli.shard_settings import shard_folder, stored_shards
+from saturnmq.cli.shard_watchdog import Watchdog
 from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.errors import ResponseError, SaturnError
 from saturnmq.tasks import cancel, supervised
@@ -129,11 +130,20 @@ class Shards:
 
     async def _run(self, number: int) -> tuple[int, bool]:
         """Start one shard and wait until it ends. Returns its exit code, and whether it was ready before."""
-        process = await asyncio.create_subprocess_exec(
-            *self._words, "--shard", str(number), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env=_environment(), limit=LINE_BYTES_MAX,
-        )  # fmt: skip
-        self._processes[number] = process
+        watchdog = Watchdog(number)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._words, "--shard", str(number), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                env=_environment() | watchdog.environment, limit=LINE_BYTES_MAX,
+            )  # fmt: skip
+            self._processes[number] = process
+            watchdog.guard(process)
+            return await self._follow(number, process)
+        finally:
+            await watchdog.stop()
+
+    async def _follow(self, number: int, process: asyncio.subprocess.Process) -> tuple[int, bool]:
+        """Pass on what a shard reports, until it ends; returns as `_run`."""
         assert process.stdout is not None
         line = report = await process.stdout.readline()
         if line and (ready := self._reports[number]).done():
@@ -167,7 +177,7 @@ class Shards:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a shard: the supervisor alone reports to the service manager."""
+    """The environment of a shard: the supervisor reports to the service manager, and a shard to the supervisor."""
     manager = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     return {name: text for name, text in os.environ.items() if name not in manager} | {PARENT: str(os.getpid())}
 

@@ -31,13 +31,17 @@ def report_ready() -> None:
     if not os.environ.get("NOTIFY_SOCKET"):
         return
     notify("READY=1")
+    if seconds := watchdog_seconds():
+        _feed(asyncio.get_running_loop(), seconds / 2)
+
+
+def watchdog_seconds() -> float:
+    """The period of the service manager's watchdog; 0 if it has none for this process."""
     period_us = os.environ.get("WATCHDOG_USEC", "")
-    if (
-        period_us.isdecimal()
-        and int(period_us)
-        and os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-    ):
-        _feed(asyncio.get_running_loop(), int(period_us) / 2e6)
+    own_id = str(os.getpid())
+    if not period_us.isdecimal() or os.environ.get("WATCHDOG_PID", own_id) != own_id:
+        return 0.0
+    return int(period_us) / 1e6
 
 
 def _feed(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
