@@ -74,6 +74,8 @@ async def test_an_account_is_created_changed_and_deleted_at_once(tmp_path: Path)
         w.sign = v1(other)
         assert refused(await w.send("T")) == "No acl config for newaccount"
         assert "newaccount" not in path.read_text() and more.read_text() == "accounts: []"
+        (version,) = yaml.safe_load(path.read_text())["dataVersion"]
+        assert version["counter"] == 4, "three updates and the deletion"
 
 
 @pytest.mark.spec("ACL-16")
@@ -125,6 +127,7 @@ async def test_a_malformed_account_is_refused_with_the_reason(
 async def test_versions_and_accounts_are_reported(tmp_path: Path) -> None:
     clock = Clock()
     path = str((tmp_path / "conf/plain_acl.yml").resolve())
+    assert (UPDATE, DELETE, WHITE, INFO, CONFIG) == (50, 51, 53, 52, 54)
     async with protected(tmp_path, clock=clock) as w:
         before = (await w.call(INFO)).ext
         assert json.loads(before["version"]) == {"counter": 0, "timestamp": 0}
@@ -165,6 +168,12 @@ async def test_the_global_white_list_of_an_account_file_is_replaced(tmp_path: Pa
         found = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())
         assert found["globalWhiteRemoteAddresses"] == ["127.0.0.1", "10.0.0.*"]
         assert (await white("")).code == 0 and refused(await w.call(21))
+        w.sign = v1(ADMIN)
+        assert (await w.call(WHITE, globalWhiteAddrs="127.0.0.9", aclFileFullPath="")).code == 0
+        w.sign = None
+        found = yaml.safe_load((tmp_path / "conf/plain_acl.yml").read_text())
+        assert found["globalWhiteRemoteAddresses"] == ["127.0.0.9"], "an empty path is the default file"
+        assert found["dataVersion"][0]["counter"] == 3
         assert (await white("127.0.0.1", str(more))).code == 0
         assert yaml.safe_load(more.read_text())["globalWhiteRemoteAddresses"] == ["127.0.0.1"]
         assert (await w.call(21)).code == 0

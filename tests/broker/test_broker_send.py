@@ -378,7 +378,11 @@ async def test_batch_is_stored_contiguously_with_own_properties() -> None:
         assert [m.queue_offset for m in stored] == [1, 2, 3]
         assert [(m.body, m.flag) for m in stored] == [(b"A", 1), (b"BC", 2), (b"D", 3)]
         assert stored[0].properties == {"TAGS": "T", "WAIT": "true", "CLUSTER": "DefaultCluster"}
-        assert stored[2].properties["K"] == "v"
+        assert [m.properties_raw for m in stored] == [
+            b"TAGS\x01T\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster",
+            b"WAIT\x01true\x02CLUSTER\x01DefaultCluster",
+            b"K\x01v\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster",
+        ]
         assert len({m.store_timestamp_ms for m in stored}) == 1
 
 

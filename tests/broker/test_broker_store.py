@@ -99,13 +99,13 @@ async def test_cleaning_on_demand(tmp_path: Path) -> None:
         store = w.broker.store
         await store.write_all()
         await store.log.truncate_front("a test")
-        assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+        assert (await w.call(306)).code == ResponseCode.SUCCESS
         assert {topic for topic, _ in store.topic_queues()} == {"T"}
         store.put_batch(Message("T", b""), [])  # an empty batch is harmless
         del w.broker.topics.table["T"]
-        assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+        assert (await w.call(316)).code == ResponseCode.SUCCESS
         assert list(store.topic_queues()) == []
-        assert (await w.call(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+        assert (await w.call(329)).code == ResponseCode.SUCCESS
         assert store._maintenance._manual_runs == 20
         assert (await w.call(27)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 

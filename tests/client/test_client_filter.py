@@ -11,8 +11,10 @@ import pytest
 import saturnmq.sync
 from saturnmq import Ack, Client, ConfigError, Consumer, Filter, Message, PullStatus, ResponseError, sql, tag
 from saturnmq.broker import BrokerSettings
+from saturnmq.client.connection import core
 from saturnmq.client.filters import subscription_data
 from saturnmq.filter.tags import parse_tags
+from saturnmq.protocol.bodies import HeartbeatData
 from saturnmq.testing import BrokerFixture, EmbeddedBroker, SyncEmbeddedBroker
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -49,6 +51,26 @@ def test_sql_expression_is_validated_before_any_request() -> None:
         assert said in str(error.value)
     with pytest.raises(ConfigError, match="not int"):
         sql(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("HB-01")
+async def test_heartbeat_at_once_announces_changed_subscriptions(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "FIRST_HEARTBEAT_MS", 3_600_000)
+    async with cluster() as c, Client(name_servers=c.name_servers, heartbeat_ms=100_000) as client:
+        c.add("U")
+
+        def announced() -> dict[str, str]:
+            (consumer,) = HeartbeatData.decode(c.broker.of(34)[-1].body).consumer_data_set
+            return {entry.topic: entry.sub_string for entry in consumer.subscription_data_set}
+
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T", tag("a"))
+            assert announced() == {"%RETRY%g": "*", "T": "a"}
+            await inbox.subscribe("U")
+            assert announced() == {"%RETRY%g": "*", "T": "a", "U": "*"}
+            await inbox.subscribe("T", tag("b"))
+            await inbox.unsubscribe("U")
+            assert announced() == {"%RETRY%g": "*", "T": "b"}
 
 
 @pytest.mark.spec("HB-01", "FIL-04")

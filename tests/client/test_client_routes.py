@@ -73,12 +73,18 @@ async def test_first_name_server_follows_a_random_index_below_999(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster(name_servers=3) as c, Client(name_servers=c.name_servers) as client:
-        for index in (0, 1, 998):
+        for index in (1, 998, 0):
             with monkeypatch.context() as patched:
                 patched.setattr(random, "randrange", lambda most, index=index: index if most == 999 else -1)
                 servers = NameServerList([ns.address for ns in c.ns], client._core.remote)
             await servers.call(ask(), 1000)
             assert servers.chosen == servers.addresses[(index + 1) % 3]
+        first = next(ns for ns in c.ns if ns.address == servers.chosen)
+        await first.stop()
+        while client._core.remote.is_connected(first.address):
+            await asyncio.sleep(0)
+        await servers.call(ask(), 1000)
+        assert servers.chosen == servers.addresses[2], "the next of the list, not its first"
 
 
 @pytest.mark.spec("REM-27")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from small_store import CL, bodies, message, opened
 
 from saturnmq.store import FlushDiskType, PutStatus
+from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.log.log import wait_confirmed
 from saturnmq.store.log.waiter import Waiter
@@ -93,6 +95,34 @@ def test_flush_is_slow_above_half_a_second(tmp_path: Path, caplog: pytest.LogCap
     ]
     assert sum(store.log.fsync_seconds.counts) == 5 and store.log.fsync_seconds.sum == pytest.approx(3.801)
     store.close_files()
+
+
+@pytest.mark.spec("CQ-10")
+async def test_sync_flush_confirms_while_queues_cannot_be_written(tmp_path: Path) -> None:
+    class FullDisk(Disk):
+        full = True
+
+        def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().write(fd, at, data)
+
+    disk, folder = FullDisk(), tmp_path / "consumequeue" / "T" / "0"
+    store = opened(
+        tmp_path,
+        disk=disk,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        flush_queue_interval_ms=1,
+        flush_queue_thorough_ms=1,
+    )
+    await store.start()
+    for number in range(3):
+        assert await store.wait_confirmed(store.put(message(b"%d" % number))) is PutStatus.PUT_OK
+    assert bodies(store) == [b"0", b"1", b"2"]
+    assert not any(path.read_bytes().strip(b"\0") for path in folder.glob("*"))
+    disk.full = False
+    await store.stop()
+    assert any(path.read_bytes().strip(b"\0") for path in folder.glob("*"))
 
 
 async def test_waiter_completes_once_and_cancels_its_timer() -> None:

@@ -82,7 +82,14 @@ def test_topics_share_one_log_with_per_queue_offsets(tmp_path: Path) -> None:
     assert parse_offset_message_id(third.message_ids[0]) == (BROKER, third.physical_offset)
     assert (bodies(store), bodies(store, "U", 3)) == ([b"a", b"c"], [b"b"])
     assert [p.name for p in (tmp_path / "commitlog").iterdir()] == ["0" * 20]
-    assert (tmp_path / "commitlog" / ("0" * 20)).stat().st_size == CL
+    path, end = tmp_path / "commitlog" / ("0" * 20), third.end_offset
+    before = path.read_bytes()
+    assert len(before) == CL and not any(before[end:])
+    store.put(message(b"d"))
+    closed(store)
+    store = opened(tmp_path)
+    store.put(message(b"e"))
+    assert path.read_bytes()[:end] == before[:end], "records are never modified"
     closed(store)
 
 
@@ -230,7 +237,7 @@ def test_consume_queue_files_contain_20_byte_units(tmp_path: Path) -> None:
     assert len(bodies(store)) == 13
     assert store.get("T", 0, 8, 32).count == 2  # a pull ends at the end of a queue file
     queue = store.queues.by_key[("T", 0)]
-    assert queue.next_file_offset(3) == 10
+    assert [queue.next_file_offset(offset) for offset in (0, 3, 9, 10, 19)] == [10, 10, 10, 20, 20]
     assert queue.unit(13) is None and queue.unit(-1) is None
     closed(store)
     assert sorted(p.name for p in folder.iterdir()) == ["0" * 20, f"{CQ:020d}"]

@@ -412,6 +412,19 @@ def test_unresolvable_address_lets_message_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CQ-13")
+def test_smallest_tags_code_is_no_address(tmp_path: Path) -> None:
+    """The Java hash of this tag is Integer.MIN_VALUE; the greatest address is one below."""
+    assert ADDRESS_MAX == -2_147_483_649
+    store = opened(tmp_path, queue_extension_enable=False)
+    store.put(message("polygenelubricants"))
+    (unit,) = UNIT.iter_unpack(store.queues.by_key[("T", 0)].read(0, 1))
+    assert unit[2] == -2_147_483_648
+    for codes, passed in ((frozenset((unit[2],)), 1), (frozenset((97,)), 0)):
+        assert len(pulled(store, codes=codes)) == passed, "an address that has no content would let it pass"
+    closed(store)
+
+
+@pytest.mark.spec("CQ-13")
 def test_addresses_stay_unique_after_extension_was_off(tmp_path: Path) -> None:
     for n in range(6):
         store = opened(tmp_path, queue_extension_enable=n % 2 == 0, bit_map=lambda topic, properties: BITS)
