@@ -201,9 +201,12 @@ def test_prepared_and_rollback_messages_take_no_queue_offset(tmp_path: Path) -> 
 @pytest.mark.spec("ST-15", "ST-16", "BAT-04")
 def test_batch_is_contiguous_in_one_file_or_rejected(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.put(message(b"x" * 3000))
+    first = store.put(message(b"x" * 3000))
     result = store.put_batch(message(), [(b"%d" % n * 300, b"", 0) for n in range(3)])
     assert result.physical_offsets[0] == CL
+    old = (tmp_path / "commitlog" / ("0" * 20)).read_bytes()
+    assert struct.unpack_from(">iI", old, first.size) == (CL - first.size, 0xCBD43194)
+    assert not any(old[first.size + 8 :]), "no message of the batch is in the old file"
     assert [o // CL for o in result.physical_offsets] == [1, 1, 1]
     assert result.queue_offset == 1 and len(result.message_ids) == 3
     too_big = store.put_batch(message(), [(b"x" * 2000, b"", 0)] * 2)
