@@ -117,6 +117,7 @@ def test_the_example_of_apache_is_understood() -> None:
         ),
         (account("longenough", more="  groupPerms: [T]\n"), "Parse resource permission failed for group:T"),
         (account("longenough", more="  topicPerms: T=PUB\n"), "topicPerms must be a list of texts"),
+        (account("longenough", more="  whiteRemoteAddress: [1.2.3.4]\n"), "whiteRemoteAddress must be a text"),
         (account("longenough", more="  whiteRemoteAddress: host\n"), "Netaddress examine Exception netaddress is host"),
         (
             account("longenough", more="  signatureVersion: 3\n"),

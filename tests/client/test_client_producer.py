@@ -49,7 +49,7 @@ from saturnmq.client.connection.core import vip_address
 from saturnmq.client.hooks import SendContext
 from saturnmq.client.producer.send_request import Prepared
 from saturnmq.errors import BrokerNotExist, GroupInUse, NotStarted, ReplyTimeout
-from saturnmq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from saturnmq.protocol.bodies import BrokerData, HeartbeatData, QueueData, TopicRouteData
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.messaging import decode_header
 from saturnmq.protocol.ids import parse_offset_message_id
@@ -822,6 +822,11 @@ async def test_namespace_is_added_on_the_wire_and_stripped_in_results(cluster: A
             assert first.topic == "T" and first.queue.topic == "T" and first.record.topic == "NS%T"
             await puller.commit("cg", receipt.queue, 1)
             assert ("NS%cg", "NS%T", receipt.queue.queue_id) in c.broker.offsets
+            async with client.consumer("cg") as inbox:
+                await inbox.subscribe("T")
+                (group,) = HeartbeatData.decode(c.broker.of(34)[-1].body).consumer_data_set
+                assert group.group_name == "NS%cg"
+                assert {entry.topic for entry in group.subscription_data_set} == {"NS%T", "%RETRY%NS%cg"}
 
 
 @pytest.mark.spec("PR-09")

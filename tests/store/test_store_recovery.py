@@ -168,6 +168,7 @@ def test_files_after_torn_record_are_deleted(tmp_path: Path) -> None:
     path.write_bytes(raw)
     store = opened(tmp_path)
     assert [file.start for file in store.log.files] == [0, CL]
+    assert sorted(file.name for file in path.parent.iterdir()) == [f"{0:020d}", f"{CL:020d}"]
     assert (store.log.end, store.log.committed, store.flushed_offset) == (torn, torn, torn)
     assert store.max_offset("T", 0) == 4 and len(bodies(store)) == 4
     assert not path.read_bytes()[torn % CL :].strip(b"\0")
