@@ -30,6 +30,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import decode_records
 from saturnmq.slices import Slices
 from saturnmq.store import GetResult, GetStatus, StoreProfile, StoreSettings
+from saturnmq.store.queue.consume_queue import ConsumeQueue
 
 
 @pytest.mark.spec("BP-04", "BP-05")
@@ -71,6 +72,25 @@ async def test_pull_outside_queue_returns_apache_codes(wire: Wire) -> None:
     assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
     moved = await wire.pull(queue=1, offset=7)
     assert moved.code == 21 and empty.ext["nextBeginOffset"] == moved.ext["nextBeginOffset"] == "0"
+
+
+@pytest.mark.spec("BP-02")
+@pytest.mark.parametrize(
+    ("is_slave", "checks", "is_skipped"), [(False, False, True), (True, True, True), (True, False, False)]
+)
+async def test_unreadable_queue_file_is_not_skipped_by_a_slave(
+    monkeypatch: pytest.MonkeyPatch, is_slave: bool, checks: bool, is_skipped: bool
+) -> None:
+    """Its master may still be able to read that file."""
+    async with wire(offset_check_in_slave=checks) as w:
+        await w.send()
+        w.broker.role.slave = is_slave
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueue, "read", lambda queue, first, count: b"")
+            answer = await w.pull()
+        w.broker.role.slave = False
+        following = w.broker.store.settings.consume_queue_bytes // 20 if is_skipped else 0
+        assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (19, "OFFSET_FOUND_NULL", str(following))
 
 
 @pytest.mark.spec("BP-05")

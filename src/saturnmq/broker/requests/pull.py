@@ -131,8 +131,11 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         wait_seconds = _wait_seconds(ctx, request)
         if wait_seconds > 0:
             return _park(ctx, connection, request, (topic, queue_id), offset, pull_filter, wait_seconds)
-    if code == ResponseCode.PULL_OFFSET_MOVED and ctx.role.slave and not ctx.settings.offset_check_in_slave:
-        return _redirect(ctx, request, group, offset, result)
+    if ctx.role.slave and not ctx.settings.offset_check_in_slave:
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            return _redirect(ctx, request, group, offset, result)
+        if result.status is GetStatus.OFFSET_FOUND_NULL:
+            result.next_offset = offset  # the master may still have what cannot be read here
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
         ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
     if code == ResponseCode.SUCCESS:
