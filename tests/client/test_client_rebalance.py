@@ -187,6 +187,23 @@ async def test_reassigned_queue_starts_at_the_stored_offset(cluster: Any) -> Non
             assert inbox.committed()[queue] == 1
 
 
+@pytest.mark.spec("RB-04")
+async def test_queue_with_a_negative_start_offset_is_skipped_until_the_next_round(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers, rebalance_ms=60_000) as client:
+        c.add("T", c.route(read=1, write=1))
+        c.broker.script[30] = lambda command: command.reply(ext={"offset": "-1"})
+        c.broker.script[29] = lambda command: command.reply(ext={"offset": "0"})
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T")
+            await c.broker.wait_for(30)
+            inbox.wake_rebalance()  # this round searches by time
+            assert len(await inbox.wait_assigned()) == 1
+            c.broker.put("T", 0, b"x")
+            assert (await inbox.recv(30)).offset == 0
+            pulled_offsets = [pull.ext["queueOffset"] for pull in c.broker.of(11) if pull.ext["topic"] == "T"]
+        assert "-1" not in pulled_offsets and len(c.broker.of(30)) == len(c.broker.of(29)) == 1
+
+
 @pytest.mark.spec("RB-04", "OR-02")
 async def test_ordered_queue_is_acquired_only_with_its_lock_and_retried(
     cluster: Any, monkeypatch: pytest.MonkeyPatch

@@ -40,7 +40,7 @@ from saturnmq.client.message import Message
 from saturnmq.errors import ClientError, ConsumerStopped, RouteNotFound
 from saturnmq.protocol.bodies import CheckClientRequest, ConsumerData, ConsumerIdList, MessageQueue, SubscriptionData
 from saturnmq.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from saturnmq.protocol.errors import SaturnError
+from saturnmq.protocol.errors import RemoteProtocolError, SaturnError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers.numbers import int64_or
 from saturnmq.protocol.offsets import QueueOffset
@@ -589,6 +589,10 @@ class ConsumerMember(ABC):
         try:
             stored = await self.offsets.read(queue)
             offset = await self._first_offset(queue) if stored is None else stored
+            if offset < 0:
+                raise RemoteProtocolError(
+                    f"the broker returned {offset} as the start offset, which must not be negative"
+                )
         except SaturnError as error:
             note_failure(self.core.outages, "queue acquisition", self.group, queue, error)
             return False
