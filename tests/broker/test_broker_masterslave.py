@@ -109,6 +109,8 @@ async def test_a_slave_corrects_no_offset_by_default(pair: Pair) -> None:
     for offset in (500, -5):
         answer = await pair.pull(pair.slave, offset)
         assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
+    answer = await pair.pull(pair.slave, 7, queueId=1)  # an empty queue
+    assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (20, "NO_MESSAGE_IN_QUEUE", "7")
     await pair.stop_one(pair.slave)
     pair._settings["offset_check_in_slave"] = True
     await pair.start_slave()
@@ -277,7 +279,7 @@ async def test_a_slave_that_does_not_answer_makes_sends_end_with_12(tmp_path: Pa
         assert not waiting.done()
         answer = await waiting
         assert answer.code == 12
-        assert 3 <= clock() - began < 4
+        assert 3 <= clock() - began < 4 and HaSettings().slave_timeout_ms == 3000
         assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "1")
         assert len(answer.ext["msgId"]) == 32
         writer.close()

@@ -169,6 +169,7 @@ async def test_local_file_is_written_only_after_a_change(tmp_path: Path) -> None
     assert ResetOffsetBody.decode(path.read_bytes()).offset_table == {ZERO: 3, ONE: 4}
 
 
+@pytest.mark.spec("OF-02")
 def test_local_file_is_replaced_in_an_order_that_survives_a_crash(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

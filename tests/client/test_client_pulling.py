@@ -141,6 +141,22 @@ async def test_puller_commits_to_the_master_while_a_slave_is_suggested(cluster: 
         assert master.offsets == {("g", "T", 0): 1} and not slave.of(15)
 
 
+@pytest.mark.spec("MS-07")
+async def test_pull_of_a_broadcast_consumer_commits_no_offset(cluster: Any, tmp_path: Path) -> None:
+    settings: Any = {"instance": "one", "offsets_dir": str(tmp_path)}
+    async with cluster() as c, Client(name_servers=c.name_servers, **settings) as client:
+        one_queue(c)
+        c.broker.put("T", 0, b"0")
+        async with client.consumer("g", start="first", model="broadcast") as inbox:
+            await inbox.subscribe("T")
+            await (await inbox.recv(30)).ack()
+            assert inbox.committed() == {QUEUE: 1}
+            c.broker.put("T", 0, b"1")
+            await inbox.recv(30)
+            await until(lambda: len(pulls(c.broker)) == 3)
+            assert {(int(pull["sysFlag"]) & 1, pull["commitOffset"]) for pull in pulls(c.broker)} == {(0, "0")}
+
+
 @pytest.mark.spec("PL-05", "RW-05", "UPG-09", "DL-C09")
 async def test_missing_slave_is_replaced_by_the_next_id_then_by_any(cluster: Any) -> None:
     async with cluster(2) as c, Client(name_servers=c.name_servers) as client:

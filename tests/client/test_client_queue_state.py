@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -82,6 +83,16 @@ def test_pulling_stops_at_a_limit_and_goes_on_at_half(count: int, size: int, spa
     queue.generation.process_queue.put((cast(Any, offset), size - count + 1 if not offset else 1) for offset in offsets)
     queue.check_capacity()
     assert (queue._full, queue._capacity.is_set()) == (full, low)
+
+
+@pytest.mark.spec("PL-02")
+def test_flow_control_line_has_first_and_last_offset_and_span(caplog: pytest.LogCaptureFixture) -> None:
+    queue = AssignedQueue(cast(Any, Owner()), QUEUE, cast(Any, 0))
+    queue.generation.process_queue.put([(cast(Any, 10), 5), (cast(Any, 14), 7)])
+    with caplog.at_level(logging.INFO):
+        queue._log_wait()
+    (line,) = caplog.messages
+    assert line.endswith(" first=10 last=14 messages=2 bytes=12 span=4 times=1")
 
 
 def test_queue_is_full_while_it_is_paused_or_the_consumer_has_no_bytes_left() -> None:

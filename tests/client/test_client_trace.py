@@ -204,6 +204,24 @@ async def test_every_answered_send_is_traced_once(cluster: Any) -> None:
         assert sent["shop%T"].ext["a"] == "shop%g"
 
 
+@pytest.mark.spec("TR-03")
+async def test_send_trace_has_the_start_and_the_duration_of_the_send(cluster: Any) -> None:
+    async def late(command: Command) -> Command:
+        await asyncio.sleep(2)  # poll: virtual time
+        return command.reply(ext={"msgId": "P", "queueId": "1", "queueOffset": "1"})
+
+    async with cluster() as c:
+        c.add(TRACE)
+        async with Client(name_servers=c.name_servers, trace=True) as client, client.producer("g") as out:
+            await client.topic_exists("T")
+            c.broker.script[310] = [late]
+            begin_ms = time.time() * 1000
+            await out.send("T", b"x", queue=QUEUE)
+        (record,) = traced(c)
+        assert isinstance(record, Pub) and 2000 <= record.cost_ms < 3000
+        assert abs(record.timestamp_ms - begin_ms) < 1000
+
+
 @pytest.mark.spec("TR-04", "TR-03")
 async def test_trace_follows_the_brokers_switch_and_region(cluster: Any) -> None:
     def says(**ext: str) -> Callable[[Any], Any]:

@@ -500,9 +500,9 @@ class AssignedQueue:
         """Send one long-polling pull. Raises the error of the answer or of the connection."""
         host, queue = self.host, self.queue
         address, is_slave = await host.core.read_address(queue.topic, queue.broker_name, self._broker_id)
-        commit = host.offsets.cached(queue) or 0
+        commit = (host.offsets.cached(queue) or 0) if host.commits else 0
         sys_flag = int(PullSysFlag.SUSPEND)
-        if commit > 0 and not is_slave and host.commits:
+        if commit > 0 and not is_slave:
             sys_flag |= int(PullSysFlag.COMMIT_OFFSET)
         expression = host.subscription_expression(queue.topic)
         if expression is not None:
