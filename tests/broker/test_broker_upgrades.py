@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from brokergroup import ledger_group
@@ -14,6 +15,7 @@ from wire import Clock, Wire, wire
 from saturnmq.broker.services import registrar as registrar_module
 from saturnmq.broker.state import identity
 from saturnmq.protocol.codes import HALF_TOPIC, NAME_LENGTH_MAX, RequestCode
+from saturnmq.store.files import capacity
 from waiting import until
 
 
@@ -119,14 +121,40 @@ async def test_configuration_update_leaves_the_delay_levels_as_they_are(tmp_path
 
 
 @pytest.mark.spec("UPG-01")
-async def test_disk_ratio_of_a_ledger_is_a_share(tmp_path: Path) -> None:
+async def test_disk_ratio_of_a_ledger_is_that_of_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ROCKETMQ-2280: it was -1, as the folder of a plain commit log does not exist."""
-    async with ledger_group(tmp_path, 1) as group:
+    disks = {"full": 80, "ledger": 30, "archive": 10}  # folders below tmp_path, and percent in use
+
+    def file_system(folder: Path) -> SimpleNamespace:
+        free = 100 - disks.get(folder.relative_to(tmp_path).parts[0], 60)
+        return SimpleNamespace(f_blocks=100, f_bfree=free, f_bavail=free, f_frsize=1 << 30)
+
+    monkeypatch.setattr(capacity, "_facts", file_system)
+    folders = {name: tmp_path / name for name in disks}
+    folders["archive"].mkdir()
+    raft = {
+        "data_folders_text": f"{folders['full']},{folders['ledger']}", "read_only_text": str(folders["archive"]),
+    }  # fmt: skip
+    async with ledger_group(tmp_path, 1, raft=raft) as group:
         master = await group.master()
         answer = await group.call(master, RequestCode.GET_BROKER_RUNTIME_INFO)
         table = json.loads(answer.body or b"{}")["table"]
-        assert 0 <= float(table["commitLogDiskRatio"]) <= 1
-        assert 0 <= float(table["consumeQueueDiskRatio"]) <= 1
+        ratios = {name: float(text) for name, text in table.items() if "DiskRatio" in name}
+        assert ratios == {
+            "commitLogDiskRatio": 0.3, "consumeQueueDiskRatio": 0.6,
+            f"commitLogDiskRatio_{folders['full']}": 0.8, f"commitLogDiskRatio_{folders['ledger']}": 0.3,
+        }  # fmt: skip
+        assert table["commitLogDirCapacity"] == "Total : 100.0 GiB, Free : 20.0 GiB.", "of the first folder"
+        scraped = b"".join(master.metrics.pieces()).decode()
+        for name in ("rocketmq_brokeruntime_commitlogdir_capacity_free", "saturnmq_disk_free_bytes"):
+            (line,) = [line for line in scraped.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+            assert float(line.rpartition(" ")[2]) == 20 << 30, name
+        disks["ledger"] = 95
+        await master.store._maintenance.clean()
+        assert not master.store.refusal, "a folder with space is enough"
+        disks["full"] = 96
+        await master.store._maintenance.clean()
+        assert master.store.refusal.startswith("the disk is full: CL: 95% CQ: 60%")
 
 
 @pytest.mark.spec("UPG-09")

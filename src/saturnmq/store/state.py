@@ -251,9 +251,7 @@ class StoreState(StoreReader):
     def disk_usage(self) -> Usage:
         """Current usage of the file systems in percent; of several commit log folders the emptiest counts (DEL-05)."""
         used, settings = capacity.used_percent, self.settings
-        return Usage(
-            min(map(used, settings.commit_log_dirs)), used(settings.consume_queue_dir), used(settings.index_dir)
-        )
+        return Usage(min(map(used, self.log.folders)), used(settings.consume_queue_dir), used(settings.index_dir))
 
 
 def _record_of(message: Message) -> Record:

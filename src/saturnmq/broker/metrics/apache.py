@@ -261,9 +261,13 @@ class ApacheFamilies:
         for name, label in names.PUT_TIMES:
             text = f"Puts of the last full minute that took {label}."
             add(f"pmdt_{name}", text, partial(_puts_of_class, label))
-        folder = sources.store.settings.commit_log_dirs[0]
-        add("commitlogdir_capacity_total", "Size of the commit log's disk, bytes.", lambda _: space(folder)[0])
-        add("commitlogdir_capacity_free", "Free space of the commit log's disk, bytes.", lambda _: space(folder)[1])
+        log = sources.store.log
+        add("commitlogdir_capacity_total", "Size of the commit log's disk, bytes.", lambda _: space(log.folders[0])[0])
+        add(
+            "commitlogdir_capacity_free",
+            "Free space of the commit log's disk, bytes.",
+            lambda _: space(log.folders[0])[1],
+        )
 
     def begin(self) -> None:
         """A scrape begins: read the runtime information once for all its families."""

@@ -113,15 +113,14 @@ class OwnFamilies:
 
     def _store(self) -> None:
         registry, store = self._registry, self._sources.store
-        folder = store.settings.commit_log_dirs[0]
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("saturnmq_log_begin_bytes", "Offset of the first byte of the log.", lambda: max(store.min_physical_offset, 0)),
             ("saturnmq_log_end_bytes", "Offset of the end of the log.", lambda: store.max_physical_offset),
             ("saturnmq_log_unflushed_bytes", "Bytes that are not durable.",
              lambda: store.max_physical_offset - store.flushed_offset),
             ("saturnmq_dispatch_behind_bytes", "Bytes that consumers do not see yet.", lambda: store.behind_bytes),
-            ("saturnmq_disk_size_bytes", "Size of the commit log's disk.", lambda: space(folder)[0]),
-            ("saturnmq_disk_free_bytes", "Free space of the commit log's disk.", lambda: space(folder)[1]),
+            ("saturnmq_disk_size_bytes", "Size of the commit log's disk.", lambda: space(store.log.folders[0])[0]),
+            ("saturnmq_disk_free_bytes", "Free space of the commit log's disk.", lambda: space(store.log.folders[0])[1]),
             ("saturnmq_writable", "1 if the store takes messages.", lambda: int(store.writable)),
         )  # fmt: skip
         for name, text, read in gauges:

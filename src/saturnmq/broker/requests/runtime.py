@@ -71,8 +71,8 @@ def _waiting(watermark: Watermark) -> dict[str, str]:
 
 
 def _disk(store: MessageStore) -> dict[str, str]:
-    """Use and capacity of the commit log's folders; the exporter reads the capacity by the places of its words."""
-    folders = store.settings.commit_log_dirs
+    """Use and capacity of the log's folders; the exporter reads the capacity by the places of its words."""
+    folders = store.log.folders
     facts = {f"commitLogDiskRatio_{folder}": ratio(used_percent(folder)) for folder in folders}
     total, free = space(folders[0])
     facts["commitLogDirCapacity"] = f"Total : {_size(total)}, Free : {_size(free)}."

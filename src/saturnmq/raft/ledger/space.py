@@ -29,8 +29,13 @@ def member_ratio(folder: Path, data_folders: Sequence[Path], read_only: Collecti
     One is the usage of `folder`, which holds index, term and checkpoint. The other is the lowest usage of the data folders that
     accept new files, because one folder with space is enough for the next file. Raises OSError.
     """
-    growing = [data for data in data_folders if data not in read_only] or list(data_folders)
+    growing = growing_folders(data_folders, read_only)
     return max(used_ratio(folder), min(map(used_ratio, growing), default=UNKNOWN_RATIO))
+
+
+def growing_folders(data_folders: Sequence[Path], read_only: Collection[Path]) -> list[Path]:
+    """The data folders that accept new files; all of them if every one is read-only."""
+    return [data for data in data_folders if data not in read_only] or list(data_folders)
 
 
 def takes_files(folder: Path, data_folders: Sequence[Path], read_only: Collection[Path], limit: float) -> bool:

@@ -25,6 +25,7 @@ from saturnmq.raft.core.messages import Code
 from saturnmq.raft.driver import RaftMember
 from saturnmq.raft.ledger.files import LedgerFiles
 from saturnmq.raft.ledger.layout import HEADER, EntryHeader, read_header
+from saturnmq.raft.ledger.space import growing_folders
 from saturnmq.replication.dledger.answer import GroupAnswer, refused_by
 from saturnmq.replication.dledger.failure import SyncMark
 from saturnmq.store.files.disk import Disk
@@ -89,6 +90,13 @@ class RaftLog(CommitLog):
     @serving.setter
     def serving(self, serving: bool) -> None:
         self.refusal = "" if serving else NOT_LEADING
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those of the ledger, which may be on other disks than the old log: only the ledger gets new files."""
+        if self.member is None or self.ledger is None:
+            return super().folders
+        return tuple(growing_folders(self.ledger.data.folders, self.member.settings.read_only_folders))
 
     @property
     def fsync_seconds(self) -> Histogram:

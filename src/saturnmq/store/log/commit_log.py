@@ -72,6 +72,7 @@ class CommitLog:
         """full: whether a folder gets no new files. read_only: folders whose files belong to the log, but that get no new ones."""
         self._disk = disk
         self._files = MappedFiles(list(dict.fromkeys([*folders, *read_only])), file_bytes, disk)
+        self._folders = tuple(folders)
         self._growing = sorted(set(folders) - set(read_only))
         self._read_only = read_only
         self._full = full
@@ -84,6 +85,11 @@ class CommitLog:
         self.sums = sums
         self._add_sum = sums.add if sums is not None else None
         self.flusher = Flusher(self, disk)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """See `Log.folders`."""
+        return self._folders
 
     @property
     def files(self) -> list[MappedFile]:

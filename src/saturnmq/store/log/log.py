@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from saturnmq.metrics import Histogram
@@ -182,6 +183,10 @@ class Log(ReadableLog, Protocol):
         """Copy the pool's buffers into the files, which makes them readable; returns the bytes copied."""
 
     # ---- files
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders of the files that records are written to; their disks decide whether there is space."""
 
     @property
     def cut_file(self) -> str:
