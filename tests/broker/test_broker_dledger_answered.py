@@ -60,3 +60,27 @@ async def test_new_leader_asks_until_a_majority_of_the_voters_answered(
     async with asyncio.timeout(DEADLINE_SECONDS):
         await copy.copy_last(lambda: 0, 0, lambda: True)
     assert copy.rounds == []
+
+
+@pytest.mark.spec("DL-X18")
+async def test_follower_copies_from_its_leader_every_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache RocketMQ copies every 10 s."""
+    clock = asyncio.get_running_loop().time
+    copied: list[float] = []
+    five = asyncio.Event()
+
+    async def copy(leader: str, timeout_ms: int) -> bool:
+        copied.append(clock())
+        if len(copied) == 5:
+            five.set()
+        return True
+
+    follower = ScriptedCopy(tmp_path, [])
+    monkeypatch.setattr(follower, "_followed", lambda: "n1")
+    monkeypatch.setattr(follower, "copy", copy)
+    began = clock()
+    await follower.restart()
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await five.wait()
+    await follower.close()
+    assert [at - began for at in copied] == pytest.approx([0, 1, 2, 3, 4], abs=0.1), "at once, then every second"

@@ -97,7 +97,8 @@ async def test_role_changes_are_serialized_and_slave_candidate_stays_slave(ledge
     dledger = part(follower)
     await ledger_group.until(lambda: dledger.broker_id > 0 and dledger.copy.count, "no follower")
     seen: list[str] = []
-    stop_services = dledger._stop_services
+    applied: list[Role] = []
+    stop_services, apply = dledger._stop_services, dledger._apply
 
     async def stop() -> None:
         seen.append("begin")
@@ -105,12 +106,17 @@ async def test_role_changes_are_serialized_and_slave_candidate_stays_slave(ledge
         await asyncio.sleep(0)
         seen.append("end")
 
-    dledger._stop_services = stop
+    async def noted(role: Role, term: int) -> None:
+        await apply(role, term)
+        applied.append(role)
+
+    dledger._stop_services, dledger._apply = stop, noted  # type: ignore[method-assign]
     term = ledger_group.member(ledger_group.name_of(follower)).status().term
-    for role in (Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER):
+    roles = [Role.CANDIDATE, Role.FOLLOWER, Role.CANDIDATE, Role.LEADER, Role.FOLLOWER]
+    for role in roles:
         dledger._events.put_nowait((role, term - 1))  # of a past term: its leader event has no effect
-    await ledger_group.until(lambda: len(seen) == 4, "two changes to slave")
-    assert seen == ["begin", "end", "begin", "end"]
+    await ledger_group.until(lambda: len(applied) == len(roles), "five role changes")
+    assert seen == ["begin", "end", "begin", "end"] and applied == roles, "two changes to slave, in order"
     own_id = int(ledger_group.name_of(follower)[1:]) + 1
     assert dledger.broker_id == own_id and not ledger(follower).serving
     for before in (0, -1):  # a candidate that was the master or had no role becomes a slave

@@ -73,7 +73,7 @@ async def test_topic_stats_have_one_entry_per_write_queue() -> None:
         assert (missing.code, missing.remark) == (17, "topic[None] not exist")
 
 
-@pytest.mark.spec("RT-02", "RT-04")
+@pytest.mark.spec("RT-02", "RT-03", "RT-04")
 async def test_times_of_expired_messages_are_0(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     await wire.send()
     await commit(wire, 1)
@@ -87,6 +87,7 @@ async def test_times_of_expired_messages_are_0(wire: Wire, monkeypatch: pytest.M
     answer = await wire.call(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
     found = TopicStatsTable.decode(answer.body or b"").offset_table[queue(0)]
     assert (found.min_offset, found.max_offset, found.last_update_timestamp) == (0, 0, 0)
+    assert sides(await consume_stats(wire))["T", 0] == (0, 1, 0)
 
 
 @pytest.mark.spec("RT-03", "RT-04")

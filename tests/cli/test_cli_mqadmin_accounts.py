@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from admincli import AdminCli
+from admincli import AdminCli, registered
 
 from saturnmq.broker import BrokerSettings
 from saturnmq.testing import SyncEmbeddedBroker
@@ -80,7 +80,8 @@ def test_white_list_and_versions(run: Run, protected: SyncEmbeddedBroker) -> Non
         code, out, _ = run("updateGlobalWhiteAddr", "-c", "DefaultCluster", "-g", "10.10.103.*,10.1.1.1", *more)
         assert (code, out) == (0, f"update global white remote addresses to {address} success.\n")
     assert "globalWhiteRemoteAddresses: [10.10.103.*, 10.1.1.1]" in run("getAclConfig", "-b", "{broker}")[1]
-    code, out, _ = run("clusterAclConfigVersion", "-c", "DefaultCluster")
+    with registered(protected, "broker-a", "127.0.0.1:1", broker_id=1):  # a slave, which is not asked
+        code, out, _ = run("clusterAclConfigVersion", "-c", "DefaultCluster")
     head, row, end = out.splitlines()
     assert code == 0 and end == "get cluster's plain access config version success."
     assert [part.strip() for part in head.split("#")[1:]] == [

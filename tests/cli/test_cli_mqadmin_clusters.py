@@ -147,8 +147,26 @@ def test_cluster_rt_prints_a_row_per_broker_and_round(admin_cli: AdminCli) -> No
     assert lines[0] == RT_HEAD and len(lines) == 3
     row = rf"{'DefaultCluster':<24}  {'broker-a':<24}  \d+\.\d\d +{3:<16}  {0:<16}"
     assert all(re.fullmatch(row, line) for line in lines[1:])
-    sent = [request.body for request in list(tap.requests)[before:] if request.name.startswith("SEND_MESSAGE")]
-    assert sent == [b"a" * 20] * 6
+    sent = [request for request in list(tap.requests)[before:] if request.name.startswith("SEND_MESSAGE")]
+    assert [(request.ext["b"], request.body) for request in sent] == [("broker-a", b"a" * 20)] * 6
+
+
+@pytest.mark.spec("C-20")
+def test_cluster_rt_sends_to_the_topic_of_each_broker(admin_cli: AdminCli) -> None:
+    address = admin_cli.server.broker_address
+    admin_cli.text("updateTopic", "-b", "{broker}", "-t", "broker-b")
+    before = len(admin_cli.server.inner.tap.requests)
+    with registered(
+        admin_cli.server, "broker-b", f"localhost:{address.rpartition(':')[2]}", "broker-b", cluster="Second"
+    ):
+        rows = admin_cli.json("clusterRT", "-a", "2", "--rounds", "1")["rows"]
+    assert sorted((row["cluster"], row["broker_name"], row["success_count"]) for row in rows) == [
+        ("DefaultCluster", "broker-a", 2),
+        ("Second", "broker-b", 2),
+    ]
+    requests = list(admin_cli.server.inner.tap.requests)[before:]
+    topics = [request.ext["b"] for request in requests if request.name.startswith("SEND_MESSAGE")]
+    assert sorted(topics) == ["broker-a"] * 2 + ["broker-b"] * 2
 
 
 @pytest.mark.spec("C-20")

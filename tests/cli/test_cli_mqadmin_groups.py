@@ -65,15 +65,17 @@ def test_dry_run_changes_nothing_and_says_so(admin_cli: AdminCli) -> None:
 
 @pytest.mark.spec("C-34")
 def test_delete_sub_group_on_a_broker_and_in_a_cluster(admin_cli: AdminCli) -> None:
+    topics = ("%RETRY%g-gone", "%DLQ%g-gone")
+    for topic in topics:
+        admin_cli.text("updateTopic", "-b", "{broker}", "-t", topic)
     admin_cli.text("updateSubGroup", "-b", "{broker}", "-g", "g-gone")
     text = admin_cli.text("deleteSubGroup", "-b", "{broker}", "-g", "g-gone")
     assert text == "delete subscription group [g-gone] from broker [{broker}] success.\n"
     assert not admin_cli.text("getConsumerConfig", "-g", "g-gone")
+    assert set(topics) <= set(admin_cli.text("topicList").splitlines()), "only -c deletes its topics"
     lines = ["delete subscription group [g-gone] from broker [{broker}] in cluster [DefaultCluster] success."]
     admin_cli.text("updateSubGroup", "-b", "{broker}", "-g", "g-gone")
-    topics = ("%RETRY%g-gone", "%DLQ%g-gone")
     for topic in topics:
-        admin_cli.text("updateTopic", "-b", "{broker}", "-t", topic)
         lines += [f"delete topic [{topic}] from cluster [DefaultCluster] success."]
         lines += [f"delete topic [{topic}] from NameServer success."]
     assert admin_cli.text("deleteSubGroup", "-c", "DefaultCluster", "-g", "g-gone").splitlines() == lines

@@ -44,6 +44,9 @@ def test_update_topic_sets_every_option_and_overwrites_the_others(admin_cli: Adm
     assert queues_of(admin_cli, "t-all") == (2, 3, 4, 3)
     admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-all", "-w", "5")
     assert queues_of(admin_cli, "t-all") == (8, 5, 6, 0)
+    for option, system_flags in (("-u", 1), ("-s", 2)):
+        admin_cli.text("updateTopic", "-b", "{broker}", "-t", "t-all", option, "true")
+        assert queues_of(admin_cli, "t-all") == (8, 8, 6, system_flags)
 
 
 @pytest.mark.spec("C-01")

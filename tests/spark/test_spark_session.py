@@ -24,6 +24,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.conf: dict[str, str] = {}
+        self.python = ""
 
     def appName(self, name: str) -> Builder:
         self.conf["name"] = name
@@ -34,6 +35,8 @@ class Builder:
         return self
 
     def getOrCreate(self) -> Builder:
+        """Start Java."""
+        self.python = os.environ.get("PYSPARK_PYTHON", "")
         return self
 
 
@@ -75,6 +78,18 @@ def test_user_settings_override_session_defaults(made: dict[str, list[Any]]) -> 
     spark: Any = session("app", **own)
     assert own.items() <= spark.conf.items() and spark.conf["spark.driver.host"] == "127.0.0.1"
     assert made["registered"] == [spark] and not made["tracked"]
+
+
+@pytest.mark.spec("SPK-06")
+def test_session_chooses_the_python_of_workers_before_java_starts(
+    made: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = session("app")
+    assert spark.python == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/env/bin/python3.9")
+    with pytest.raises(ConfigError, match="workers must run Python"):
+        session("app")
+    assert made["registered"] == [spark]
 
 
 @pytest.mark.spec("SPK-08")

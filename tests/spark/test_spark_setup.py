@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +75,38 @@ def test_the_check_says_what_runs(spark: Any) -> None:
     found = check.facts(spark)
     assert found["pyspark"] == pyspark.__version__ and int(found["java"].split(".")[0]) >= 17
     assert found["worker"] == "works" and found["decoder"]
+
+
+@pytest.mark.spec("SPK-13")
+@pytest.mark.parametrize(("damage", "state"), [(0, "works"), (-1, "says 41 for 42")])
+def test_the_check_sends_one_row_through_a_worker(damage: int, state: str) -> None:
+    partitions: list[int] = []
+
+    class Rows:
+        def __init__(self, rows: list[int]) -> None:
+            self.rows = rows
+
+        def map(self, function: Callable[[int], int]) -> Rows:
+            """What a worker does."""
+            return Rows([function(row) + damage for row in self.rows])
+
+        def collect(self) -> list[int]:
+            return self.rows
+
+    def parallelize(rows: list[int], count: int) -> Rows:
+        partitions.append(count)
+        return Rows(rows)
+
+    jvm = SimpleNamespace(
+        java=SimpleNamespace(lang=SimpleNamespace(System=SimpleNamespace(getProperty="{} of Java".format)))
+    )
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm, parallelize=parallelize))
+    facts = check.facts(spark)
+    for package in ("saturnmq", "pyspark", "pyarrow"):
+        assert facts[package] == metadata.version(package)
+    assert facts["python"] == sys.version.split()[0] and facts["decoder"] == "numpy and pyarrow"
+    assert (facts["java"], facts["java_home"]) == ("java.version of Java", "java.home of Java")
+    assert (facts["worker"], partitions) == (state, [1])
 
 
 @pytest.mark.spec("SPK-14")
