@@ -20,14 +20,17 @@ from saturnmq import (
     Outgoing,
     Producer,
     Puller,
+    SendFailed,
     SendStatus,
     TransactionState,
     bytes_codec,
 )
 from saturnmq.client.connection.in_flight import InFlightLimit
 from saturnmq.client.consumer.inbox import Inbox
+from saturnmq.client.producer import attempts
 from saturnmq.protocol.bodies import LockBatchRequest, LockBatchResponse
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.message import Message as Record
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -326,6 +329,30 @@ async def test_in_flight_limit_counts_bytes_and_keeps_the_order() -> None:
     limit.release(41)
     limit.release(59)
     assert limit.try_acquire(101) and not limit.try_acquire(0), "one alone may be larger than the limit"
+
+
+@pytest.mark.spec("API-22")
+async def test_in_flight_bytes_are_those_of_the_bodies_of_a_producer(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "IN_FLIGHT_BYTES", 100)
+    answered = asyncio.Event()
+
+    async def held(command: Command) -> Command:
+        await answered.wait()
+        return c.broker.on_310(command)  # type: ignore[no-any-return]
+
+    async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
+        c.broker.script[310] = held
+        sends = [asyncio.ensure_future(out.send("T", bytes(size))) for size in (60, 30, 20, 40)]
+        await c.broker.wait_for(310, 2)
+        assert (out.stats.in_flight, out.stats.in_flight_bytes) == (2, 90)
+        with pytest.raises(SendFailed, match="too many messages were in flight"):
+            await out.send("T", b"late", timeout=0.05)
+        assert len(c.broker.of(310)) == 2, "a waiter takes no more than there is"
+        answered.set()
+        await asyncio.gather(*sends)
+        assert (out.stats.in_flight, out.stats.in_flight_bytes) == (0, 0)
 
 
 @pytest.mark.spec("API-22", "API-24")

@@ -24,7 +24,6 @@ from saturnmq import (
     MessageQueue,
     Retry,
     json_codec,
-    str_codec,
     tag,
 )
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
@@ -98,10 +97,21 @@ async def test_message_exposes_all_sent_fields_and_is_frozen(cluster: Any) -> No
         one_queue(c, "%RETRY%g")
         text = "TAGS\x01paid\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01UID\x02a\x01b\x02RETRY_TOPIC\x01T"
         c.broker.put("%RETRY%g", 0, b"text", text, reconsume_times=2, born_timestamp_ms=1_700_000_000_123, flag=9)
-        async with client.consumer("g", codec=str_codec()) as inbox:
+        decoded: list[bytes] = []
+
+        class NotingCodec:
+            def encode(self, value: str) -> bytes:
+                return value.encode()
+
+            def decode(self, body: bytes) -> str:
+                decoded.append(body)
+                return body.decode()
+
+        async with client.consumer("g", codec=NotingCodec()) as inbox:
             await inbox.subscribe("T")
             message = await inbox.recv(30)
-            assert message.value == "text" and message.body == b"text" and message.value is message.value
+            assert message.body == b"text" and decoded == [], "the body is decoded when its value is asked for"
+            assert message.value == message.value == "text" and decoded == [b"text"], "and once"
             assert (message.topic, message.tag, message.keys, message.properties["a"]) == (
                 "T",
                 "paid",

@@ -787,6 +787,11 @@ async def test_failed_broker_is_avoided_by_later_sends(cluster: Any) -> None:
         for _ in range(20):
             await out.send("T", b"x")
         assert len(c.brokers["b0"].of(310)) == 1
+        for seconds, times in ((29, 1), (2, 2)):
+            await asyncio.sleep(seconds)  # poll: virtual time
+            for _ in range(20):
+                await out.send("T", b"x")
+            assert len(c.brokers["b0"].of(310)) == times, "for at most 30 s"
     async with cluster(2) as c, Client(name_servers=c.name_servers, latency_fault=False) as client:
         async with client.producer("g") as out:
             c.brokers["b0"].script[310] = answer(14)

@@ -568,6 +568,7 @@ async def test_address_server_is_queried_only_when_configured(cluster: Any) -> N
                 failed = Client(address_server=url)
                 with pytest.raises(NoNameServer, match="list"):
                     await failed.start()
+                assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("saturnmq ")]
         with pytest.raises(NoNameServer, match="does not answer"):
             await Client(address_server=url).start()
         with pytest.raises(ConfigError, match="http"):

@@ -78,7 +78,10 @@ def test_pipeline_help_shows_inputs_outputs_and_guarantee(capsys: pytest.Capture
         main(["exprot"])
     assert main([]) == 2
     for wrong in ("often", "continuous", "realtime", "0s", "30", "999ms"):
-        text = rf"--trigger={wrong}: must be once \(availableNow\), or a time of at least 1s, such as 30s or 5min"
+        text = (
+            rf"--trigger={wrong}: must be once \(availableNow\), or a time of at least 1s, such as 30s or 5min "
+            r"\(processingTime\)"
+        )
         with pytest.raises(ConfigError, match=text):
             running.interval_ms_of(argparse.Namespace(trigger=wrong, follow=False))
     for text, interval_ms in (("5m", 300_000), ("5min", 300_000), ("1d", 86_400_000), ("1.5s", 1500), ("once", None)):

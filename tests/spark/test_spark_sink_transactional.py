@@ -280,7 +280,7 @@ def test_broker_rejecting_transactions_is_named_at_start(
     assert "transaction support unknown" in caplog.text
 
 
-@pytest.mark.spec("SNK-11")
+@pytest.mark.spec("SNK-04", "SNK-11")
 def test_fencing_key_names_the_task_and_differs_for_each_attempt(
     server: SyncEmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +298,19 @@ def test_fencing_key_names_the_task_and_differs_for_each_attempt(
     assert first == replayed._replace(token=first.token) == Fence("the-query", "5", 7, 2, first.token)
     assert first.token != replayed.token
     assert writer.abort("5", *attempts) == 2
+    plain = replace(writer.options, delivery="at_least_once")
+    sent = sink.write_batches(plain, iter([pa.RecordBatch.from_pydict({"body": [b"x"]})]))
+    assert isinstance(sent, sink.Sent) and (sent.partition, sent.attempt) == (7, 2)
+
+
+@pytest.mark.spec("SNK-19")
+def test_task_with_too_many_messages_sends_none(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
+    writer, before = Writer(server, "tx-many", tmp_path / "log"), undecided(server)
+    writer.options = replace(writer.options, transaction_messages=99)
+    with pytest.raises(StoreError, match=r"option transactionMaxMessages=99 allows fewer: nothing was sent"):
+        writer.task("0", range(100))
+    assert undecided(server) == before
+    assert writer.abort("0", writer.task("0", range(99))) == 99
 
 
 def test_halves_of_a_window_that_are_not_stored_are_sent_one_by_one(server: SyncEmbeddedBroker, tmp_path: Path) -> None:
