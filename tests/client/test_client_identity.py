@@ -78,6 +78,21 @@ def test_message_ids_count_from_the_month_that_was_checked_last(monkeypatch: pyt
     assert milliseconds(ids.next(made_at + 62)) == 32_000
 
 
+def test_reserved_message_ids_continue_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_of_month = datetime(2026, 11, 1).timestamp()
+    made_at = end_of_month - 30
+    monkeypatch.setattr(identity.time, "time", lambda: made_at)
+    ids = MessageIds("10.0.0.1")
+    october = end_of_month - datetime(2026, 10, 1).timestamp()
+    before = ids.next(made_at + 60)
+    shared, first = ids.take(made_at + 60, 5)
+    assert shared == before[:-4] and milliseconds(f"{shared}0000") == (october + 30) * 1000
+    assert first == int(before[-4:], 16) + 1
+    assert int(ids.next(made_at + 60)[-4:], 16) == first + 5
+    shared, _ = ids.take(made_at + 61, 1)
+    assert milliseconds(f"{shared}0000") == 31_000, "a new month, checked once a minute"
+
+
 def test_message_ids_hold_the_address_or_127_0_0_1() -> None:
     now_s = time.time()
     for ip, start in (("10.0.0.1", "0A000001"), ("::1", "0" * 31 + "1"), ("fe80::1%eth0", "7F000001")):
