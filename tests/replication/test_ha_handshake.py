@@ -298,6 +298,16 @@ async def test_a_slave_does_not_follow_a_master_without_a_trusted_certificate(
             assert slave.store.log.end == 0
 
 
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    tls = tls_files(tmp_path, "pair")
+    async with serving(tmp_path / "m", tls=tls) as port:
+        port.put(5)
+        renewed = tls_files(tmp_path, "pair")
+        assert renewed == tls, "the same paths"
+        async with following(tmp_path / "s", port, None, renewed) as slave:
+            await slave.has(port)
+
+
 async def test_a_java_master_gets_no_bytes_that_acknowledge_anything(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

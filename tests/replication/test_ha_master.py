@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from slavestub import FILE, Port, log_bytes, message, serving
 
 from saturnmq.net import StartError
+from saturnmq.protocol.errors import CorruptRecord
 from saturnmq.protocol.offsets import PhysicalOffset
-from saturnmq.replication.masterslave.master import REFUSED_MAX, SLAVES_MAX, WAITING_PER_HOST
+from saturnmq.replication.masterslave.master import (
+    REFUSED_MAX,
+    SLAVES_MAX,
+    WAITING_MAX,
+    WAITING_PER_HOST,
+    SlaveConnection,
+)  # fmt: skip
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.store import FlushDiskType, PutStatus
 from waiting import until
@@ -267,6 +275,78 @@ async def test_a_slave_that_does_not_read_costs_little_memory(tmp_path: Path) ->
         assert max(buffers) < 1 << 20
 
 
+async def test_a_slave_that_reads_again_gets_the_rest_at_once(tmp_path: Path) -> None:
+    """What the socket did not accept must not wait for the next periodic send."""
+    async with serving(tmp_path, flush={"commit_log_file_bytes": 32 << 20}, housekeeping_ms=10**9) as port:
+        port.put(12, b"x" * (1 << 20))
+        slave = await port.slave()
+        reading = slave._reader._transport  # type: ignore[attr-defined]
+        reading.pause_reading()
+        slave.report(0)
+        await until(lambda: any(connection._paused for connection in port.master._connections))
+        port.master._task.cancel()  # type: ignore[union-attr]  # no periodic send
+        reading.resume_reading()
+        assert await slave.data(port.store.log.end) == log_bytes(port.store)
+
+
+async def test_a_slave_is_closed_with_the_reason_if_the_log_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another slave, or the same one at a later file, may still be served."""
+    async with serving(tmp_path) as port:
+
+        def damaged(offset: int, size: int) -> bytes:
+            raise CorruptRecord(f"no record at {offset}")
+
+        port.put(1)
+        with monkeypatch.context() as context:
+            context.setattr(port.store.log, "view", damaged)
+            slave = await port.slave()
+            slave.report(0)
+            await slave.closed()
+        assert "the log cannot be read: no record at 0" in caplog.text
+        assert port.rejections.counts == {"ha": 1}
+        again = await port.slave()
+        again.report(0)
+        assert await again.data(port.store.log.end) == log_bytes(port.store)
+
+
+class Stranger:
+    """A transport of a connection from any address."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.is_aborted = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return (self.host, 5) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_of_too_many_silent_connections_the_oldest_untrusted_one_is_closed(tmp_path: Path) -> None:
+    """Connections of many networks must not keep out a slave that is about to report, nor each other."""
+    secret = "sixteen bytes or more"
+    async with serving(tmp_path, protected=True, cluster_secret=secret, allowed_text="10.0.0.1") as port:
+        hosts = ["10.0.0.1", *(f"10.1.{number}.1" for number in range(WAITING_MAX - 1))]
+        strangers = [Stranger(host) for host in hosts]
+        for transport in strangers:
+            SlaveConnection(port.master).connection_made(transport)  # type: ignore[arg-type]
+        assert not any(transport.is_aborted for transport in strangers)
+        assert len(port.master.peers) == WAITING_MAX
+        SlaveConnection(port.master).connection_made(Stranger("10.2.0.1"))  # type: ignore[arg-type]
+        assert [transport.host for transport in strangers if transport.is_aborted] == ["10.1.0.1"]
+        assert len(port.master.peers) == WAITING_MAX
+        assert port.rejections.counts == {"ha": 1}
+
+
 async def test_old_records_are_read_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave that is far behind does not stop the event loop on a disk that is slow."""
     async with serving(tmp_path) as port:
@@ -287,6 +367,26 @@ async def test_a_slave_whose_offset_is_deleted_is_closed(tmp_path: Path) -> None
         slave = await port.slave()
         slave.report(100)
         await slave.closed()
+
+
+async def test_a_slave_whose_next_record_is_deleted_is_closed_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lags behind retention while its socket is full."""
+    async with serving(tmp_path) as port:
+        port.put(1200)
+        slave = await port.slave()
+        await until(lambda: port.master._connections)
+        connection = next(iter(port.master._connections))
+        connection.pause_writing()
+        slave.report(100)
+        await until(lambda: port.acks.slaves)
+        await port.store.log.truncate_front("test")
+        connection.resume_writing()
+        await slave.closed()
+        extent = port.master.extent
+        assert f"needs the log from offset 100 on, this master has it from {FILE} to {extent.end}" in caplog.text
+        assert port.rejections.counts == {"ha": 1}
 
 
 async def test_a_drained_port_has_sent_everything(tmp_path: Path) -> None:
