@@ -360,6 +360,38 @@ async def test_old_records_are_read_by_a_thread(tmp_path: Path, monkeypatch: pyt
         assert cold
 
 
+async def test_no_old_record_is_sent_before_a_thread_has_read_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a frame begins in what was read ahead and ends behind it."""
+    async with serving(tmp_path) as port:
+        port.put(1200)
+        master = port.master
+        monkeypatch.setattr("saturnmq.replication.masterslave.master.RECENT_BYTES", 0)
+        monkeypatch.setattr("saturnmq.replication.masterslave.master._READ_AHEAD_BYTES", 40_000)
+        monkeypatch.setattr(port.store.disk, "is_resident", lambda mapping, at, size: False)
+        warm: list[tuple[int, int]] = []
+        sent: list[tuple[int, int]] = []
+        read, view = master.read, port.store.log.view
+
+        def reading(file: Any, at: int, size: int) -> Any:
+            warm.append((file.start + at, file.start + at + size))
+            assert at + size <= FILE
+            return read(file, at, size)
+
+        def viewed(offset: int, size: int) -> Any:
+            sent.append((offset, offset + size))
+            assert any(begin <= offset and offset + size <= end for begin, end in warm), (offset, size, warm)
+            return view(offset, size)
+
+        master.read = reading  # type: ignore[method-assign]
+        monkeypatch.setattr(port.store.log, "view", viewed)
+        slave = await port.slave()
+        slave.report(1)
+        assert len(await slave.data(port.store.log.end - 1)) == port.store.log.end - 1
+        assert len(sent) > len(warm) / 2 > 1
+
+
 async def test_a_slave_whose_offset_is_deleted_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
         port.put(1200)
@@ -492,6 +524,27 @@ async def test_a_slave_that_left_acknowledges_nothing(tmp_path: Path) -> None:
         outcome: list[PutStatus] = []
         port.acks.when_acknowledged(end, lambda status, _: outcome.append(status))
         assert outcome == [PutStatus.SLAVE_NOT_AVAILABLE]
+
+
+async def test_sends_of_one_event_loop_iteration_wake_the_port_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand sends would pass over all slaves a thousand times."""
+    async with serving(tmp_path) as port:
+        slave = await port.reported_slave()
+        port.master._task.cancel()  # type: ignore[union-attr]  # no periodic send
+        passes: list[int] = []
+        send = SlaveConnection.send
+        monkeypatch.setattr(SlaveConnection, "send", lambda connection: (passes.append(1), send(connection)))
+        end = port.store.log.end
+        for expected in (1, 2):
+            for _ in range(5):
+                port.put(1)
+                port.acks.when_acknowledged(port.store.log.end, lambda status, _: None)
+            assert len(passes) == expected - 1
+            await slave.data(port.store.log.end - end)
+            end = port.store.log.end
+            assert len(passes) == expected
 
 
 async def test_a_waiting_send_makes_the_master_send_at_once(tmp_path: Path) -> None:
