@@ -186,6 +186,16 @@ def detached(**store: Any) -> tuple[GroupDispatch, Any, Any]:
     return GroupDispatch(log, stub), log, stub  # type: ignore[arg-type]
 
 
+def test_entries_without_a_file_are_left_to_the_reference_implementation() -> None:
+    """Any other number than 0 would count as progress, and the event loop would try again without end."""
+    group_dispatch, log, _ = detached(dispatched=4096)
+    assert dispatch.dispatch_plain(group_dispatch, 5) == 0
+    file = SimpleNamespace(view=memoryview(bytes(4096)), start=0, end=4096)
+    for found, end_pos in ((None, 8192), (file, 4096)):
+        log.ledger = SimpleNamespace(end_pos=end_pos, data=SimpleNamespace(find=lambda pos, found=found: found))
+        assert dispatch.dispatch_plain(group_dispatch, 5) == 0
+
+
 def test_recovery_reads_from_the_first_change_that_is_not_saved() -> None:
     """Topics and groups of entries before it are in their files; those behind it would be lost."""
     group_dispatch, _, _ = detached()

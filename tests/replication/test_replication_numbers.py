@@ -24,12 +24,13 @@ LIMITS = {
     "masterslave.dispatch": {
         "STEP_SECONDS": 0.01, "_RECORDS_PER_LOOK": 16, "_PENDING_BYTES_MAX": 8 * MIB, "_MESSAGE_BYTES": 500,
     },
-    "masterslave.tail": {"EQUAL_BYTES_MIN": 64 * KIB, "WIDER": 16},
+    "masterslave.tail": {"COMPARED_BYTES": 4 * MIB + 128 * KIB, "EQUAL_BYTES_MIN": 64 * KIB, "WIDER": 16},
     "masterslave.handshake": {"INTRODUCE": 51_901, "OPENING_BYTES": 8, "TLS": 1, "SECRET": 2, "_REQUESTS_MAX": 2},
     "masterslave.stream": {"FRAME_BYTES_MAX": 4 * MIB, "OFFSET_MAX": 2**62},
     "dledger.dispatch": {"DISPATCH_STEP": 512},
     "dledger.entry_check": {"_LINES_MAX": 100},
     "dledger.log": {"_RESIDENT_BYTES": 32 * MIB},
+    "dledger.opening": {"_STEP_BYTES": MIB, "_UNITS_KEPT": 1_000_000},
     "dledger.member": {"_KEPT_HOURS": 87_600},
 }  # fmt: skip
 

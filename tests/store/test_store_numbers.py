@@ -9,12 +9,15 @@ import importlib
 
 import pytest
 
+from saturnmq.store import StoreProfile, settings
+
 MIB, GIB = 2**20, 2**30
 LIMITS = {
     "cold": {"RECENT_BYTES": 64 * MIB, "_GAP_BYTES": 16_384, "_BYTES_MAX": MIB},
     "delay": {"UNKNOWN_LEVEL_MS": 1000, "LEVEL_DIGITS_MAX": 15},
     "files.capacity": {"NEARLY_FULL_PERCENT": 85, "_DEFAULT_MEMORY": 24 * GIB},
     "files.disk": {
+        "_OPEN_PAUSES_S": (0.01, 0.04, 0.15),
         "FILE_MODE": 0o640, "PRIVATE_MODE": 0o600, "FOLDER_MODE": 0o750, "_THREADS": 2, "_READ_THREADS": 2, "_WARM_BYTES": 262_144,
     },
     "files.file_cache": {"OPEN_FILES_MAX": 256, "_DESCRIPTOR_SHARE": 8},
@@ -27,9 +30,10 @@ LIMITS = {
     },
     "index.index_queue": {
         "WAITING_MAX": 256, "STEP_SECONDS": 0.005, "BACKLOG_BYTES_MAX": 16 * MIB, "FINISH_SECONDS": 1.5, "_PAUSE_FACTOR": 5,
-        "_PAUSES_MAX": 3, "_IDLE_SHARE": 0.02, "_RETRY_S": 1, "SLICE_BYTES": 16_384, "_COLD_STEP_S": 0.02, "_LOG_LINE_S": 60,
+        "_PAUSES_MAX": 3, "_IDLE_SHARE": 0.02, "_RETRY_S": 1, "_PAUSED_STEP_S": 0.001,
+        "_LONG_STEP_S": 0.0025, "SLICE_BYTES": 16_384, "_COLD_STEP_S": 0.02, "_LOG_LINE_S": 60,
     },
-    "index.message_index": {"WORDS_MAX": 64, "QUERY_COUNT_MAX": 64, "_PREFIXES_MAX": 50_000},
+    "index.message_index": {"WORDS_MAX": 64, "QUERY_COUNT_MAX": 64, "_PREFIXES_MAX": 50_000, "_ITEMS_MAX": 512},
     "log.commit_log": {
         "END_BLANK_BYTES": 8, "_ZERO_STEP": 65_536, "_SPARE_AT_PERCENT": 80, "_RESIDENT_BYTES": 32 * MIB,
     },
@@ -57,7 +61,7 @@ LIMITS = {
     "recovery.checkpoint": {
         "CHECKPOINT_BYTES": 4096, "SECTOR_BYTES": 512, "SAFETY_MS": 3000, "BOUNDARY_BYTES": 8 * MIB,
     },
-    "recovery.opening": {"INDEX_BYTES": 64 * MIB},
+    "recovery.opening": {"INDEX_BYTES": 64 * MIB, "INDEX_SECONDS": 10, "UNITS_KEPT": 1_000_000, "_BLOCKS_MAX": 4096},
     "recovery.recover": {"SCANNED_FILES": 3},
     "settings": {"CONSUME_QUEUE_UNIT_BYTES": 20, "QUEUE_EXTENSION_BYTES_MIN": 64},
     "store": {"_REJECTIONS_PER_LOG_LINE": 50_000},
@@ -72,6 +76,20 @@ LIMITS = {
     },
     "tools.verify_queues": {"_BLOCK_UNITS": 128},
 }  # fmt: skip
+
+SIZES = {  # of a server, and of a test or a laptop
+    "_RESERVE_BYTES": (16 * MIB, MIB),
+    "_QUEUE_EXTENSION_BYTES": (48 * MIB, MIB),
+    "_INDEX_SLOTS": (5_000_000, 10_000),
+    "_INDEX_ENTRIES": (20_000_000, 40_000),
+    "_COMMIT_LOG_BYTES": (GIB, 16 * MIB),
+    "_CONSUME_QUEUE_BYTES": (6_000_000, 120_000),
+}
+
+
+def test_sizes_of_the_profiles_are_these_numbers() -> None:
+    found = {name: getattr(settings, name) for name in SIZES}
+    assert {name: (size[StoreProfile.STANDARD], size[StoreProfile.SMALL]) for name, size in found.items()} == SIZES
 
 
 @pytest.mark.parametrize("module", LIMITS)
