@@ -35,6 +35,7 @@ class _Sources:
 
 
 if os.environ.get(PURE) == "1":
+    # First: the standard finder prefers the compiled file to the source beside it.
     sys.meta_path.insert(0, _Sources())
 
 
@@ -44,6 +45,7 @@ def is_compiled(name: str = "sends") -> bool:
     if wish == "1":
         return False
     spec = importlib.util.find_spec(f"saturnmq.hot.{name}")
+    # The interpreter looks for extension suffixes before .py, so the origin says which of the two an import would load.
     compiled = spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
     if wish == "0" and not compiled:
         raise ImportError(

@@ -38,11 +38,13 @@ class AnswerFrame:
             return b""
         if not _put_digits(frame, self._offset_at, self._offset_digits, queue_offset):
             return b""
+        # A message id is 16 hex digits of the store host, which the template has, and these 16 of the physical offset.
         at = self._id_at + _ID_DIGITS
         while at > self._id_at:
             at -= 1
             frame[at] = _HEX[physical_offset & 15]
             physical_offset >>= 4
+        # A copy: the template is overwritten by the next answer, while this one may still wait in the connection's output.
         return bytes(frame)
 
 
@@ -60,8 +62,10 @@ class OpaqueFrame:
             put32(self._binary, OPAQUE_AT, opaque)
             return bytes(self._binary)
         digits = b"%d" % opaque
+        # A frame's length does not count the four bytes that hold it.
         length = len(self._head) + len(digits) + len(self._tail) - _LENGTH_BYTES
         put32(self._head, 0, length)
+        # The top byte is the serialization: 0, JSON.
         put32(self._head, _LENGTH_BYTES, length - _LENGTH_BYTES)  # of the header; there is no body
         return b"".join((self._head, digits, self._tail))
 
@@ -76,4 +80,5 @@ def _put_digits(frame: bytearray, at: int, digits: int, value: int) -> bool:
         quotient = value // 10
         frame[position] = 48 + value - quotient * 10
         value = quotient
+    # A value left over has more digits than the template, a leading zero fewer; either way the template cannot be used.
     return value == 0 and (digits == 1 or frame[at] != 48)

@@ -41,6 +41,7 @@ class Values:
     def find(self, row: int) -> int:
         """Set `begin` to where the value of a row begins; returns its bytes, -1 if it is null or lies outside the data."""
         at = self._first + row
+        # Arrow's validity bitmap has the lowest bit of a byte first.
         if self._has_nulls and not self._valid[at >> 3] >> (at & 7) & 1:
             return -1
         begin: int = self._offsets[at]
@@ -76,6 +77,7 @@ class BatchRows:
         self._rows, self._body = rows, body
         self._has_tags, self._has_keys, self._has_flags = tags is not None, keys is not None, flags is not None
         self._tags, self._keys = tags if tags is not None else body, keys if keys is not None else body
+        # A buffer of the right type: the attribute is a typed view in compiled code, which cannot be None.
         self._flags: Any = flags if flags is not None else memoryview(bytes(4)).cast("i")
         self._tail, self._body_max = tail, body_max
         self.size = 0
@@ -105,12 +107,14 @@ class BatchRows:
     def _row_bytes(self, row: int, fixed: int) -> int:
         """The bytes of a row as a message; -1 if it is not plain."""
         body = self._body.find(row)
+        # An empty body is an error, which the reference reports for its row.
         if not 0 < body <= self._body_max:
             return -1
         properties = fixed - _FIXED_BYTES
         if self._has_keys:
             size = self._keys.find(row)
             if size > 0:
+                # The reference decides about such a value.
                 if self._keys.has_separator(size):
                     return -1
                 properties += len(_KEYS) + size + 1
@@ -119,6 +123,7 @@ class BatchRows:
             if size > 0:
                 if self._tags.has_separator(size):
                     return -1
+                # _TAGS has the separator before its name in it, and the last property ends without one.
                 properties += len(_TAGS) + size
         return _FIXED_BYTES + body + properties if properties <= _PROPERTIES_MAX else -1
 
@@ -132,11 +137,13 @@ class BatchRows:
     def _write(self, out: Any, at: int, row: int, id_prefix: bytes, number: int) -> int:
         start = at
         size = self._body.find(row)
+        # Magic and body CRC are 0 in a batch: the broker computes them for the record.
         _put(out, start + 4, 0, 4)
         _put(out, start + 8, 0, 4)
         _put(out, start + _FLAG_AT, self._flags[row] if self._has_flags else 0, 4)
         _put(out, start + _LENGTH_AT, size, 4)
         length_at = self._body.copy(out, start + _BODY_AT, size)
+        # The length of the properties is written when it is known.
         at = length_at + 2
         size = self._keys.find(row) if self._has_keys else 0
         if size > 0:
@@ -146,6 +153,7 @@ class BatchRows:
             at += 1
         at = _put_bytes(out, at, _UNIQUE)
         at = _put_bytes(out, at, id_prefix)
+        # As in the ids of Apache's producers: a prefix per process, then a counter of 16 bits that wraps around.
         for shift in range(_COUNTER_DIGITS):
             out[at + shift] = _DIGITS[number >> 4 * (_COUNTER_DIGITS - 1 - shift) & 15]
         at = _put_bytes(out, at + _COUNTER_DIGITS, self._tail)

@@ -56,6 +56,7 @@ class CommitHeader(HeaderReader):
         if bit == 0:
             return False
         if bit == _GROUP:
+            # Cannot fail: `_plain` has refused what is not ASCII.
             self.group = data[at:end].decode()
             return True
         if bit == _TOPIC:
@@ -66,6 +67,7 @@ class CommitHeader(HeaderReader):
             self.offset = number
         else:
             self.queue_id = number
+        # An offset is a Java long, a queue id a Java int.
         return number >= 0 and (bit == _OFFSET or number <= _INT32_MAX)
 
 
@@ -103,8 +105,10 @@ class Commits:
         out = connection.out
         while (
             header.find(data, at, self._length_max, self._header_bytes_max)
+            # A commit has no body.
             and header.body_at == header.frame_end
             and header.read(data, at + _PREFIX_BYTES, header.body_at, header.serialization)
+            # Asked once per call: the role cannot change within one step of the event loop.
             and (count > 0 or self._serves())
             and self._take(connection)
         ):
@@ -121,10 +125,12 @@ class Commits:
         """Store the offset; False, without effect, if that is left to the reference."""
         header, context = self._header, self._context
         group, topic, queue_id = header.group, header.topic, header.queue_id
+        # A first commit makes an entry in the table, which the reference counts and limits.
         if group not in context.groups.table or context.offsets.get(topic, group, queue_id) is None:
             return False
         if self._admits is not None and not self._admits(connection, header, b"", topic, group):
             return False
+        # Last: rights are decided before the group and the topic are looked at, as in the reference.
         try:
             self._check(context, connection, topic, group, queue_id)
         except Exception:

@@ -72,6 +72,7 @@ class Gathering:
             # Once per file: it asks the system for the file's length.
             start, end, self._file = log.piece_at(self._physical)
             self._data = self._file
+            # Past the readable end of the log, or in a file that was deleted meanwhile.
             if not start <= self._physical < end:
                 return False
             outcome = self._scan(start, end, codes)
@@ -98,6 +99,7 @@ class Gathering:
         at = len(head)
         target[:at] = source[:at]
         for file, begin, end in self.ranges:
+            # A view is taken once per file, not per range.
             if file is not latest:
                 latest = source = file
             target[at : at + end - begin] = source[begin:end]
@@ -115,6 +117,7 @@ class Gathering:
             if size == _FILLER or size < _RECORD_BYTES_MIN or physical < self._first:
                 return _ODD
             self.behind = physical < self._on_disk
+            # The first record is returned whatever its size: a limit below it would stop the consumer at this offset.
             if self.count > 0 and (
                 self.count >= self._max_count
                 or self.count >= (self._disk_count if self.behind else self._memory_count)
@@ -123,6 +126,7 @@ class Gathering:
                 return _DONE
             if codes is not None:
                 code = int64(units, at + 12)
+                # Neighbours often have the same tag: a lookup in the set per run of equal codes.
                 if code != last_code:
                     last_code = code
                     matches = code in codes or code <= _ADDRESS_MAX
@@ -140,6 +144,7 @@ class Gathering:
                     or self._int64(head + _AT_PHYSICAL) != physical
                 ):
                     return _ODD
+                # Records that touch are one range, copied at once.
                 if self._end == physical:
                     self._end = physical + size
                 else:
@@ -147,6 +152,7 @@ class Gathering:
                     self._begin, self._end = physical, physical + size
                 self.total += size
                 self.count += 1
+            # Counted also if its tag does not match: the consumer's next offset lies after it.
             self.scanned += 1
             at += _UNIT_BYTES
         return _DONE
@@ -175,11 +181,13 @@ def extents(units: bytes, recent: int, bytes_max: int, gap_bytes: int) -> list[t
         at += _UNIT_BYTES
         if physical < 0 or size < 0:
             continue
+        # A filler or a damaged unit has any size; the range must not exceed what the caller may read.
         if size > bytes_max:
             size = bytes_max
         if physical >= recent or (total and total + size > bytes_max):
             break
         total += size
+        # Not for the first record: there is no range yet that it could extend.
         if total > size and end <= physical <= end + gap_bytes:
             end = physical + size
             continue

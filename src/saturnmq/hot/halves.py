@@ -49,6 +49,7 @@ class EndHeader(HeaderReader):
         """Whether the header in data[at:end] is that of a plain end; the attributes have its values then."""
         return (
             self._read(data, at, end, serialization)
+            # The other fields are optional: clients of 4.9 send some of them, and they decide nothing here.
             and self._present & _REQUIRED == _REQUIRED
             and (self.flag == 0 or self.flag == _ONEWAY)
         )
@@ -76,6 +77,7 @@ class EndHeader(HeaderReader):
             self.physical = number
         else:
             self.is_commit = number == _COMMIT
+            # 0 (not decided) leaves the half message as it is; that is for the reference.
             return number in (_COMMIT, _ROLLBACK)
         return number >= 0
 
@@ -108,6 +110,7 @@ class HalfProperties:
             if first == 0x50 and properties.startswith(b"PGROUP\1", start):  # P
                 if self.group:
                     return False
+                # The length of the name with its separator; so in the other branches.
                 self.group = properties[start + 7 : at]
                 if not self.group:
                     return False
@@ -168,6 +171,7 @@ class HalfRecord:
             int32(record, 0) != size
             or int32(record, _AT_MAGIC) != _MAGIC
             or int64(record, _AT_PHYSICAL) != physical
+            # The head is longer with IPv6 hosts.
             or self.sys_flag & _HOSTS_V6
             or body_bytes < 0
             or body_bytes > size - _HEAD_BYTES - 3
@@ -177,12 +181,14 @@ class HalfRecord:
         topic_end = topic_at + record[topic_at - 1]
         if topic_end + 2 > size or record[topic_at:topic_end] != _HALF_TOPIC:
             return False
+        # The properties must end where the record does.
         if int16(record, topic_end) != size - topic_end - 2:
             return False
         self.head = record[:_HEAD_BYTES]
         self.body = record[_HEAD_BYTES : topic_at - 1]
         self.properties = record[topic_end + 2 :]
         self.queue_offset = int64(record, _AT_QUEUE_OFFSET)
+        # As Java stores it: without the sign bit.
         if crc32(self.body) & 0x7FFFFFFF != int32(record, _AT_CRC) or not self.fields.read(self.properties):
             return False
         return len(self.fields.topic) > 0 and self.fields.queue_id >= 0 and _is_text(self.properties)

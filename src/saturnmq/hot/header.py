@@ -61,6 +61,7 @@ class HeaderReader:
         if end - at < _PREFIX_BYTES:
             return False
         length = int32(data, at)
+        # The top byte of the word is the serialization, the other three are the length.
         header_bytes = int32(data, at + 4) & 0xFFFFFF
         self.serialization = data[at + 4]
         self.body_at = at + _PREFIX_BYTES + header_bytes
@@ -69,6 +70,7 @@ class HeaderReader:
             length <= length_max
             and self.serialization <= 1
             and header_bytes <= header_bytes_max
+            # Also false for a header that would reach beyond its frame, and for a frame that is not complete.
             and self.body_at <= self.frame_end <= end
         )
 
@@ -104,6 +106,7 @@ class HeaderReader:
                 return False
             self._at = at + 1
             if data[at] == 0x7D:  # }
+                # Nothing may follow the object; the other members have defaults.
                 return at + 1 == end and self._members & (_CODE | _EXT | _OPAQUE) == _CODE | _EXT | _OPAQUE
             if data[at] != 0x2C:  # ,
                 return False
@@ -116,6 +119,7 @@ class HeaderReader:
         if length == 4 and name == b"code":
             member = _CODE
             self.code = self._number(data, end)
+            # The code stands first in the headers of Apache's clients: other requests end here, before their fields are read.
             if not self._expects(self.code):
                 return False
         elif length == 6 and name == b"opaque":
@@ -140,6 +144,7 @@ class HeaderReader:
                 member = _REMARK
             if not self._skip_text(data, end) or self._escaped or self._high:
                 return False
+        # A repeated member: parsers differ in which one they keep. A cursor of -1: no number was read.
         if member == 0 or self._members & member or self._at < 0:
             return False
         self._members |= member
@@ -152,6 +157,7 @@ class HeaderReader:
         self._at += 1
         while True:
             key_at = self._at + 1
+            # The names that are accepted are ASCII, so an escaped one is none of them.
             if not self._skip_text(data, end) or self._escaped or self._high:
                 return False
             key_end = self._at - 1
@@ -195,6 +201,7 @@ class HeaderReader:
                 self._escaped = True
                 at += 6
                 continue
+            # JSON does not allow control characters in a text.
             if byte < 0x20:
                 return False
             if byte >= 0x80:
@@ -211,10 +218,12 @@ class HeaderReader:
         if negative:
             at += 1
         start = at
+        # Eleven digits at most are multiplied, so that the value cannot overflow 64 bits in compiled code.
         while at < end and 0x30 <= data[at] <= 0x39 and digits <= 10:
             value = value * 10 + data[at] - 0x30
             digits += 1
             at += 1
+        # Written in another way (leading zeros, -0), or not an int: the reference decides.
         if digits == 0 or value > _INT32_MAX or (data[start] == 0x30 and (digits > 1 or negative)):
             self._at = -1
             return 0
@@ -241,6 +250,7 @@ class HeaderReader:
                 return False
             key_at = at + 2
             key_end = key_at + int16(data, at)
+            # The length is a signed short: negative from 32,768 on.
             if key_end < key_at or key_end + 4 > end:
                 return False
             value_at = key_end + 4
@@ -250,6 +260,7 @@ class HeaderReader:
             at = value_at + value_bytes
             self._fields += 1
             self._escaped = self._high = False
+            # Only the value: names outside ASCII are in no table of fields.
             for position in range(value_at, at):
                 if data[position] >= 0x80:
                     self._high = True
@@ -266,12 +277,14 @@ class HeaderReader:
             return self._credential(data[key_at:key_end], data[at:end])
         if self._signed:
             value = data[at:end]
+            # The signature covers the values, not how JSON writes them.
             self._values.append((data[key_at:key_end], unescaped(value) if self._escaped else value))
         return self._field(data, key_at, key_end, at, end)
 
     def _plain(self, bits: dict[bytes, int], name: bytes) -> int:
         """The bit of a field; 0 if it has none, is repeated, or has a value with escapes or outside ASCII."""
         bit = bits.get(name, 0)
+        # A text that is plain ASCII can be decoded, compared and parsed without errors.
         if self._present & bit or self._escaped or self._high:
             return 0
         self._present |= bit
@@ -294,6 +307,7 @@ class HeaderReader:
 
     def signed_data(self, body: bytes) -> bytes:
         """What a signature of version 1 covers: the values of the fields in the order of their names, then the body."""
+        # Bytes of ASCII names sort as Java's strings do in its TreeMap; no name occurs twice, so values never decide.
         self._values.sort()
         values = [pair[1] for pair in self._values]
         values.append(body)

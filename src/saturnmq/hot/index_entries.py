@@ -56,6 +56,7 @@ def add_hashes(
 
     prefix: the hash of `topic#`. False, without effect, if a key is not ASCII.
     """
+    # For the way back: a key that is not ASCII takes the others of its record with it.
     count = len(items)
     at = _last(properties, _UNIQUE_KEY)
     if at >= 0:
@@ -107,6 +108,7 @@ def add_records(
     topic = b""
     prefix = 0
     while at + _RECORD_BYTES_MIN <= end and len(items) < items_max:
+        # Bytes, which `int32` needs: the log is a mapping.
         head = data[at - start : at - start + _HEAD_BYTES]
         size, body_bytes, flag = int32(head, 0), int32(head, _AT_BODY_BYTES), int32(head, _AT_SYS_FLAG)
         store_ms = int64(head, _AT_STORE_MS)
@@ -129,14 +131,17 @@ def add_records(
             break
         if int16(tail, topic_bytes + 1) != len(tail) - properties_at:
             break
+        # A rolled-back message is not indexed, as in Apache RocketMQ.
         if flag & _TRANSACTION != _ROLLBACK and not (skips_first and last < 0):
             name = tail[1 : topic_bytes + 1]
+            # Records of one topic follow each other often: its hash is kept.
             if name != topic:
                 if not name.isascii():
                     break
                 topic, prefix = name, prefix_of(name)
             if not add_hashes(items, prefix, tail[properties_at:], at, store_ms, words_max):
                 break
+        # Also for a record without keys, so that the index does not look at it again.
         last = at
         at += size
         if monotonic() >= until:
@@ -146,6 +151,7 @@ def add_records(
 
 def weight_of(properties: bytes, words_max: int) -> int:
     """Memory of a waiting record, bytes; more for one whose keys take long to index."""
+    # Each key costs an entry, so a record with 64 short keys must not count as one small record.
     keys = properties.count(b" ") if b" " in properties else 0
     return len(properties) + _WAITING_BYTES + _KEY_BYTES * (keys if keys < words_max else words_max)
 
@@ -164,6 +170,7 @@ def _last(properties: bytes, name: bytes) -> int:
     at = properties.rfind(name)
     while at >= 0:
         value_at = at + len(name)
+        # A match counts only where a property begins and has a value; else an earlier one may.
         if (at == 0 or properties[at - 1] == 2) and value_at < len(properties) and properties[value_at] != 2:
             return value_at
         at = properties.rfind(name, 0, value_at - 1)
@@ -177,6 +184,7 @@ def _hash(text: bytes, at: int, end: int, value: int) -> int:
         if byte >= 0x80:
             return -1
         value = (value * 31 + byte) & _U32
+    # Java's Math.abs of an int: of the lowest one it is negative, which Apache turns into 0 (IX-03).
     if value < _SIGN:
         return value
     return 0 if value == _SIGN else 0x100000000 - value
@@ -203,6 +211,7 @@ def put_entries(
         slot_at = _HEADER_BYTES + value % slots * _SLOT_BYTES
         first, second, third, fourth = view[slot_at], view[slot_at + 1], view[slot_at + 2], view[slot_at + 3]
         previous = first << 24 | second << 16 | third << 8 | fourth
+        # A slot is 0, or holds what a crash left of entries beyond the count: both end the chain.
         if not 0 < previous < count:
             previous = 0
             used += 1
@@ -214,6 +223,7 @@ def put_entries(
         _put32(view, at + 8, physical_offset & _U32)
         _put32(view, at + 12, seconds)
         _put32(view, at + 16, previous)
+        # Last: no slot points to an entry that is not written.
         _put32(view, slot_at, count)
         at += _ENTRY_BYTES
         count += 1

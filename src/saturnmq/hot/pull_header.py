@@ -43,6 +43,7 @@ class PullHeader(HeaderReader):
 
     def read(self, data: bytes, at: int, end: int, serialization: int) -> bool:
         """Whether the header in data[at:end] is that of a plain pull; the attributes have its values then."""
+        # Optional fields: the values of the request before must not show through.
         self.version = 0
         self.commit_offset = -1
         self.subscription = self.kind = ""
@@ -50,6 +51,7 @@ class PullHeader(HeaderReader):
             self._read(data, at, end, serialization)
             and self._present & _REQUIRED == _REQUIRED
             and self.flag == 0
+            # A one-way pull has no answer and is the reference's; so are flags of filter classes.
             and self.sys_flag & ~_FLAGS == 0
         )
 
@@ -71,6 +73,7 @@ class PullHeader(HeaderReader):
         elif bit == _KIND:
             self.kind = data[at:end].decode()
         else:
+            # An offset below 0 is answered by the reference.
             number = self._digits(data, at, end)
             if number < 0:
                 return False
@@ -80,6 +83,7 @@ class PullHeader(HeaderReader):
                 self.commit_offset = number
             elif bit == _VERSION:
                 self.version = number
+            # Its value is not needed: a pull that has to wait is never handled here.
             elif bit != _SUSPEND:
                 if number > _INT32_MAX:
                     return False

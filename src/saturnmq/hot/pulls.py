@@ -68,10 +68,12 @@ class Pulls:
         at = 0
         if not self._serves():
             return 0
+        # Back-pressure: answers that the peer does not read would pile up in memory.
         while not connection.congested:
             header = self._header
             if (
                 not header.find(data, at, self._length_max, self._header_bytes_max)
+                # A pull has no body.
                 or header.body_at != header.frame_end
                 or not header.read(data, at + _PREFIX_BYTES, header.body_at, header.serialization)
             ):
@@ -90,6 +92,7 @@ class Pulls:
             self._counts[header.code] = self._counts.get(header.code, 0) + 1
             if connection.out_bytes >= _FLUSH_BYTES:
                 connection.flush()
+            # Looked at after each pull: one may copy megabytes, unlike a send or a commit.
             if monotonic() > until:
                 break
         if at:
@@ -110,10 +113,12 @@ class Pulls:
         if (
             queue is None
             or queue.extension is not None
+            # A check per record is the reference's work; so is a group without settings, which may have to be created.
             or settings.check_crc_on_read
             or group not in context.groups.table
         ):
             return None
+        # Outside the queue: the reference decides whether the client waits, or resets its offset.
         if offset < queue.min_offset or offset >= queue.max_offset:
             return None
         # Before the filter is parsed: that takes milliseconds, and would put a stranger's filters in place of the clients'.
@@ -123,9 +128,11 @@ class Pulls:
         pull_filter = self._check(context, connection, group, topic, queue_id, header.sys_flag, ext)
         codes = pull_filter.codes
         count = min(max(header.count, 1), self._count_max)
+        # An SQL filter needs the properties of each record.
         if pull_filter.by_record is not None or pull_filter.by_extension is not None:
             return None
         units = store.units_without_wait(queue, offset, count, codes, min(count, self._read_ahead))
+        # The units are not in memory: a read here would stop the event loop for the disk.
         if units is None:
             return None
         log = store.log
@@ -133,6 +140,7 @@ class Pulls:
         in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
         in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
         is_plain = gathering.gather(log, codes, count, log.end - store.memory_bytes, in_disk, in_memory)
+        # Without a match the reference lets the pull wait, or moves the consumer on.
         return gathering if is_plain and gathering.count > 0 else None
 
     def _answer(self, gathering: Gathering, elapsed_ns: int, connection: Any) -> bytearray:
@@ -142,10 +150,12 @@ class Pulls:
         if (
             header.sys_flag & _COMMIT
             and header.commit_offset >= 0
+            # A slave copies the offsets of its master and must not have its own.
             and not context.role.slave
             and group != self._own_group
         ):
             context.offsets.set(topic, group, queue_id, header.commit_offset, connection.remote_address)
+        # For the statistics: the store time of the last record says how far the group is behind.
         file, begin, end = gathering.ranges[-1]
         last = memoryview(file)[begin:end]
         self._count(context, topic, group, queue_id, last, gathering.count, gathering.total, elapsed_ns)

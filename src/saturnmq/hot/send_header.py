@@ -49,10 +49,12 @@ class SendHeader(HeaderReader):
             return False
         if self.code == _BATCH:
             self.is_batch = True
+        # ProducerGroup, topic, queueId, sysFlag, bornTimestamp and flag, by the letters of SendMessageRequestHeaderV2.
         required = 1 << (_B - _A) | 1 << (_E - _A) | 1 << (_F - _A) | 1 << (_G - _A) | 1 << (_H - _A) | 1
         return (
             self._letters & required == required
             and (self.flag == 0 or self.flag == _ONEWAY)
+            # Code 310 and 320 name fields by letters, code 10 in full; a mixture is the reference's.
             and (
                 ((self.code == _V2 or self.code == _BATCH) and not self._long) or (self.code == _V1 and not self._short)
             )
@@ -64,6 +66,7 @@ class SendHeader(HeaderReader):
 
     def _field(self, data: bytes, key_at: int, key_end: int, at: int, end: int) -> bool:
         """Take the field named data[key_at:key_end] with the value data[at:end]; whether a plain send has such a field."""
+        # A field of one letter: the V2 form.
         if key_end == key_at + 1:
             letter = data[key_at]
             if letter < _A or letter > _N:
@@ -84,6 +87,7 @@ class SendHeader(HeaderReader):
         if self._letters & bit:
             return False
         self._letters |= bit
+        # The only field with arbitrary text: looked through and decoded later, when a record is made of it.
         if letter == _I:
             self.properties_at, self.properties_end = at, end
             self.properties_escaped = self._escaped
@@ -94,6 +98,7 @@ class SendHeader(HeaderReader):
         if letter == _B:
             self.topic_at, self.topic_end = at, end
             return end > at
+        # The body of a batch holds several messages; any other text than Java's booleans is the reference's.
         if letter == _M:
             self.is_batch = data[at:end] == b"true"
             return self.is_batch or data[at:end] == b"false"
@@ -102,6 +107,7 @@ class SendHeader(HeaderReader):
             return self.born_ms >= 0
         if letter in (_E, _F, _H, _J):
             number = self._digits(data, at, end)
+            # Java ints; a negative queue id asks the broker to choose one.
             if number < 0 or number > _INT32_MAX:
                 return False
             if letter == _E:

@@ -59,7 +59,8 @@ _ONEWAY = int(CommandFlag.ONEWAY)
 _TRANSACTION = int(TRANSACTION_MASK)
 _COMMIT = int(SysFlag.COMMIT)
 _END_CODE = int(RequestCode.END_TRANSACTION)
-_OPERATION_TAGS = b"TAGS\1d"
+_OPERATION_TAGS = b"TAGS\1d"  # the tag of Apache's operation messages (REMOVETAG)
+# The broker sets these bits itself: the address family of both hosts, and what the message is in a transaction.
 _STORED_FLAGS = ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | TRANSACTION_MASK)
 _GROUP_LENGTH_MAX = GROUP_LENGTH_MAX
 _FIXED_BYTES = RECORD_FIXED_BYTES
@@ -168,6 +169,7 @@ class Sends:
         """
         host = reader.packed_host
         if len(host) != _HOST_BYTES or not (self._is_open or self._begin()):
+            # A peer with an IPv6 address: its records have a longer head.
             return 0
         if host != self._host:
             self._head[_AT_BORN_HOST : _AT_BORN_HOST + _HOST_BYTES] = self._host = host
@@ -186,6 +188,8 @@ class Sends:
         """Look up what all sends until `finish` share; whether the broker takes plain sends now."""
         context, store = self._context, self._store
         settings = context.settings
+        # Each of these makes the reference wait or reject: not serving yet, a start time in the future, too many sends in
+        # flight, a topic that is not on disk yet, no free buffer in the transient pool.
         if (
             not self._serves()
             or settings.accept_send_from_ms
@@ -200,6 +204,7 @@ class Sends:
         self._answers = context.answers
         self._stating = None
         self._began_ns = perf_counter_ns()
+        # `put_soon` places the records itself, and no file is needed here.
         if self._is_soon:
             self._end = store.log.end
             self._is_open = store.writable
@@ -230,10 +235,12 @@ class Sends:
             return False
         body_at, frame_end, serialization = header.body_at, header.frame_end, header.serialization
         if body_at == frame_end:
+            # Of the requests taken here only the end of a transaction has no body.
             return self._end_transaction(data, at, answers)
         if not header.read(data, at + _PREFIX_BYTES, body_at, serialization):
             return False
         properties = self._properties(data)
+        # The flag and the property TRAN_MSG contradict each other.
         if properties is None or (header.sys_flag & _TRANSACTION and not self._is_half):
             return False
         topic = data[header.topic_at : header.topic_end]
@@ -242,15 +249,18 @@ class Sends:
             return False
         body_bytes = frame_end - body_at
         if body_bytes > self._body_bytes_max or (
+            # The reference delays a large message while much of the log waits for the disk.
             body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
             return False
+        # After the cheap checks: verifying a signature takes longer than all of them.
         if self._admits is not None and not self._admits(reader, header, data[body_at:frame_end], topic.decode(), ""):
             return False
         encoder = self._answers
         if header.asks:
             encoder = self._stating
             if encoder is None:
+                # Once per iteration: how messages are confirmed cannot change within it.
                 encoder = self._stating = self._answers.stating(self._confirmation())
         if self._is_soon:
             body = data[body_at:frame_end]
@@ -260,11 +270,14 @@ class Sends:
             return True
         first = len(batch.units)
         if header.is_batch:
+            # It checks all messages before it writes the first.
             if not self._append_entries(batch, data, body_at, frame_end, properties):
                 return False
         else:
+            # RECORD_FIXED_BYTES and the topic's block both count the length byte of the topic.
             size = _FIXED_BYTES - 1 + body_bytes + len(batch.topic_block) + len(properties)
             if size > self._file_end - self._end:
+                # The reference closes this file with a blank record and begins the next.
                 return False
             self._append(batch, data[body_at:frame_end], properties, size, header.message_flag, header.reconsume_times)
             if self._is_half:
@@ -280,6 +293,7 @@ class Sends:
         header = self._header
         offset = batch.first_offset + first
         if header.is_batch:
+            # The id of a batch lists one physical offset per message.
             offsets = [unit[0] for unit in batch.units[first:]]
             answer: bytes = encoder.batch(
                 _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, offsets
@@ -288,6 +302,7 @@ class Sends:
         physical = batch.units[first][0]
         frame = encoder.frames.get(header.queue_id * 2 + serialization)
         answer = frame.answer(header.opaque, offset, physical) if frame is not None else b""
+        # The queue or physical offset has got another digit since the template was made.
         if not answer:
             answer = encoder.single_frame(
                 _SERIALIZATIONS[serialization], header.opaque, header.queue_id, offset, physical
@@ -307,6 +322,7 @@ class Sends:
             return None
         queue = self._store.queues.by_key.get((topic, queue_id))
         if not self._is_soon and (
+            # The queue's units must be written up to its last message: units of this batch are appended directly after them.
             queue is None or queue.extension is not None or queue.next_offset != queue.max_offset
         ):
             return None
@@ -319,6 +335,7 @@ class Sends:
         config = self._context.topics.table.get(topic)
         return not (
             config is None
+            # An ordered topic is answered by further rules; `%RETRY%` and `%DLQ%` belong to a group and are created on demand.
             or config.order
             or config.topic_filter_type != "SINGLE_TAG"
             or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
@@ -343,6 +360,7 @@ class Sends:
 
         The queue for which it is need not exist before its commit.
         """
+        # In the check the address names the caller for the quotas.
         group = self._half_properties.group.decode()
         if not self._ip:
             self._ip = ".".join([str(part) for part in self._host[:4]])
@@ -358,6 +376,7 @@ class Sends:
         """Register the half message that was appended last."""
         fields = self._half_properties
         immunity = None if fields.immunity is None else fields.immunity.decode()
+        # No operation for this half can lie before this offset of the operation queue: recovery reads from here.
         operations = self._system_batch(OP_HALF_TOPIC)
         op_floor = 0 if operations is None else operations.next_offset
         physical = batch.units[-1][0]
@@ -369,6 +388,7 @@ class Sends:
         """Take the frame at data[at], which has no body; False, without effect, if it is no plain end of a transaction."""
         frame, header, half = self._header, self._end_header, self._half
         if (
+            # SYNC_FLUSH and groups confirm later, signed ends are remembered against repetition: both are the reference's.
             self._is_soon
             or self._admits is not None
             or not header.read(data, at + _PREFIX_BYTES, frame.body_at, frame.serialization)
@@ -383,6 +403,7 @@ class Sends:
             or not half.read(record, header.physical)
             or half.fields.group != header.group
             or half.queue_offset != header.queue_offset
+            # maxMessageSize may have been lowered since the half message was stored.
             or len(half.body) > self._body_bytes_max
             or not transactions.is_undecided(half.queue_offset, header.physical)
         ):
@@ -396,11 +417,13 @@ class Sends:
         now_ms = self._context.clock_ms()
         digits, properties = b"%d" % half.queue_offset, transactions.operation_properties(now_ms)
         operation_size = _FIXED_BYTES - 1 + len(digits) + len(operations.topic_block) + len(properties)
+        # Message and operation must be neighbours in one file: the recovery of the last commit relies on it.
         if size + operation_size > self._file_end - self._end:
             return False
         if header.is_commit:
             head = bytearray(half.head)
             put32(head, _AT_SYS_FLAG, half.sys_flag & ~_TRANSACTION | _COMMIT)
+            # A committed message names its half message, which marks the decision for recovery.
             put64(head, _AT_PREPARED, header.physical)
             self._tags = half.fields.tags
             self._write(batch, head, half.body, half.properties, size)
@@ -429,12 +452,16 @@ class Sends:
                 return None
         if not self._look_through(properties):
             return None
+        # A sender that does not wait is acknowledged at once although the store confirms later.
         if self._is_soon and (header.is_batch or properties[self._wait_at : self._wait_end] == b"WAIT\1false"):
             return None
+        # Apache RocketMQ stores WAIT only of batches; without it a record is nine bytes shorter.
         if self._wait_at >= 0 and not header.is_batch:
             properties = _without(properties, self._wait_at)
+        # The broker's own name replaces what the producer says.
         if self._has_cluster:
             properties = _without(properties, _find(properties, b"CLUSTER\1"))
+        # The suffix begins with a separator, which is needed only if the properties do not end with one.
         properties += self._suffix[1:] if not properties or properties[-1] == 2 else self._suffix
         if self._is_half:
             fields = self._half_properties
@@ -462,6 +489,7 @@ class Sends:
         at = 0
         end = len(properties)
         while at < end:
+            # One byte decides for most properties, which have other names.
             first = properties[at]
             start = at
             while at < end and properties[at] != _PAIR_END:
@@ -472,8 +500,10 @@ class Sends:
                         self._tags = properties[start:at]
                 elif properties.startswith(b"TRAN_MSG\1", start):
                     if self._is_half or properties[start:at] != b"TRAN_MSG\1true":
+                        # Anything but one TRAN_MSG=true is judged by the reference.
                         return False
                     self._is_half = True
+                # TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS: delayed messages.
                 elif properties.startswith(b"TIMER_DEL", start):
                     return False
             elif first == 0x57:  # W
@@ -507,6 +537,7 @@ class Sends:
             if properties_end > end or total != properties_end - at:
                 return False
             properties = data[properties_at:properties_end]
+            # No half messages in a batch.
             if not self._look_through(properties) or self._is_half:
                 return False
             if properties and properties[-1] != 2:
@@ -518,8 +549,10 @@ class Sends:
                 return False
             entries.append((at + _ENTRY_BYTES, body_end, flag, properties, self._tags or common_tags))
             at = properties_end
+        # Each message is stored with the common properties: many small messages must not make a small request a large write.
         if len(common) * len(entries) > self._body_bytes_max:
             return False
+        # Only now is anything written: all messages are plain and fit into the file.
         for at, body_end, flag, properties, tags in entries:
             self._tags = tags
             size = _FIXED_BYTES - 1 + body_end - at + len(batch.topic_block) + len(properties)
@@ -555,6 +588,7 @@ class Sends:
         self._length[1] = properties_bytes & 0xFF
         record = b"".join((head, body, batch.topic_block, self._length, properties))
         at = end - self._file_start
+        # One assignment per record; a reader does not see it before `finish`, which moves the end of the log.
         self._space[at : at + size] = record
         if self._has_sums:
             self._sums.append((end, size, crc32(record)))
@@ -589,12 +623,14 @@ class Sends:
         self._space = None
         self._topics.clear()
         self._system.clear()
+        # Nothing was written here: `put_soon` has appended what came.
         if not batches:
             return taken
         shares = [(batch.topic, batch.queue_id, batch.queue, batch.first_offset, batch.units) for batch in batches]
         self._store.fill_space(self._end, shares, records, sums)
         appends = 0
         for batch in batches:
+            # A batch of a request is one append; operations of transactions belong to no request and count one by one.
             appends += batch.requests if batch.requests else len(batch.units)
         self._store.append_watch.note(elapsed_ns / 1e9, appends)
         for batch in batches:
