@@ -249,7 +249,7 @@ class Sends:
             return False
         body_bytes = frame_end - body_at
         if body_bytes > self._body_bytes_max or (
-            # The reference delays a large message while much of the log waits for the disk.
+            # The reference rejects a large message while much of the log waits for the disk.
             body_bytes > self._small_bytes and self._end - self._durable > self._unflushed_bytes
         ):
             return False

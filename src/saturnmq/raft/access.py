@@ -91,6 +91,7 @@ class PeerAccess:
         literal = {host: parse_list(host) for host in unique_hosts if _literal(host)}
         retained = {host: rule for host, rule in self._addresses.items() if host in unique_hosts}
         self._addresses, self._names = {**retained, **literal}, sorted(unique_hosts - literal.keys())
+        # Results depend on the hosts.
         self._origins.clear()
 
     def replace_hosts(self, hosts: Iterable[str]) -> None:
@@ -109,6 +110,7 @@ class PeerAccess:
             return
         self._start_look_ups()
         if self._looking is not None:
+            # Bounded: with a slow name server the member starts, and names are added when they are known.
             await asyncio.wait([self._looking], timeout=START_SECONDS)
 
     def _start_look_ups(self) -> None:
@@ -123,6 +125,7 @@ class PeerAccess:
             self._timer.cancel()
         await cancel(self._looking)
         if self._thread is not None:
+            # A look-up cannot be interrupted: the thread ends with it.
             self._thread.shutdown(wait=False, cancel_futures=True)
             self._thread = None
 
@@ -132,6 +135,7 @@ class PeerAccess:
         cached_origin = self._origins.get(address)
         if cached_origin is not None:
             return cached_origin
+        # Also while a look-up runs, with the addresses known so far.
         if self._allowed.matches(address) or any(rule.matches(address) for rule in self._addresses.values()):
             if len(self._origins) >= _ORIGINS_MAX:
                 self._origins.clear()
@@ -154,6 +158,7 @@ class PeerAccess:
         self._timer = asyncio.get_running_loop().call_later(LOOK_UP_SECONDS, self._again)
 
     def _look_up_soon(self) -> None:
+        # Rate-limited: connections of strangers must not become load on the name server.
         if self._thread is None or self._looking is not None or self._clock() < self._next_look_up:
             return
         self._next_look_up = self._clock() + LOOK_UP_PAUSE_SECONDS
@@ -169,6 +174,7 @@ class PeerAccess:
                     log.warning("host of a member not found host=%s error=%s", name, error)
                     continue
                 rule = parse_list(",".join(sorted(address for address in addresses if _literal(address))))
+                # The members may have changed during the look-up.
                 if name not in self._names:
                     continue  # of a former member
                 if name not in self._addresses or rule.texts != self._addresses[name].texts:

@@ -54,9 +54,11 @@ class _Numbers:
         """Record a number; False if it was seen before, or is too old to be checked."""
         ahead = number - self._highest
         if ahead > 0:
+            # Shifted by the window at most: a number far ahead must not build a huge integer.
             self._bitmap = (self._bitmap << min(ahead, WINDOW) | 1) & _MASK
             self._highest = number
             return True
+        # Too old for the bitmap: it may have been seen.
         if -ahead >= WINDOW or self._bitmap >> -ahead & 1:
             return False
         self._bitmap |= 1 << -ahead
@@ -84,6 +86,7 @@ class ClusterSecret:
     def sign(self, address: str, command: Command) -> None:
         """Add the signature of a request to the peer at this address."""
         receiver = self._receivers.get(address, _UNKNOWN_RECEIVER)
+        # Counted before the request is sent: a lost one leaves a gap, a repeated number would be refused.
         number = self._numbers[receiver] = self._numbers.get(receiver, 0) + 1
         head = f"{self.name}.{receiver}.{number}"
         command.ext[FIELD] = f"{head}.{self._mac('request', head, command)}"
@@ -95,14 +98,17 @@ class ClusterSecret:
             return Verdict.UNSIGNED
         head, _, mac = field.rpartition(".")
         parts = head.split(".")
+        # In constant time; an error in the form counts as forged, not as unsigned.
         if len(parts) != 3 or not hmac.compare_digest(mac.encode(), self._mac("request", head, command).encode()):
             return Verdict.FORGED
         sender, receiver, number = parts
+        # Only after the signature: a stranger must not find out this process's name.
         if receiver != self.name or not number.isdecimal() or len(number) > _DIGITS_MAX:
             return Verdict.STALE
         numbers = self._numbers_by_sender.get(sender)
         if numbers is None:
             numbers = self._numbers_by_sender[sender] = _Numbers()
+            # Each restart of a peer is a new sender.
             if len(self._numbers_by_sender) > _SENDERS_MAX:
                 self._numbers_by_sender.popitem(last=False)
         self._numbers_by_sender.move_to_end(sender)
@@ -114,6 +120,7 @@ class ClusterSecret:
         """Add the signature of the response to a signed request."""
         field = request.ext.get(FIELD)
         if field is not None:
+            # Bound to the request by its mac: a recorded response fits no other request.
             head = f"{field.rpartition('.')[2]}.{self.name}"
             response.ext[FIELD] = f"{self.name}.{self._mac('response', head, response)}"
 
@@ -127,6 +134,7 @@ class ClusterSecret:
         if not hmac.compare_digest(mac.encode(), self._mac("response", head, response).encode()):
             return False
         if self._receivers.get(address) != name:
+            # The former process of this peer has ended, and its count with it.
             self._numbers.pop(self._receivers.get(address, ""), None)
             self._receivers[address] = name
         return True
@@ -137,5 +145,6 @@ class ClusterSecret:
         return len(parts) == 4 and self._receivers.get(address, _UNKNOWN_RECEIVER) != parts[1]
 
     def _mac(self, kind: str, head: str, command: Command) -> str:
+        # The lengths are in the text, so that no two exchanges have the same bytes.
         prefix = f"saturnmq-dledger {kind} {head} {command.code} {len(command.body or b'')} ".encode(errors="replace")
         return hmac.digest(self._key, prefix + (command.body or b""), "sha256").hex()

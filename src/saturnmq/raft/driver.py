@@ -153,7 +153,7 @@ class RaftMember:
         self._actions: deque[Action] = deque()
         self._blocked: asyncio.Task[None] | None = None
         self._sync: asyncio.Task[None] | None = None
-        self._sync_wanted: SyncLog | None = None
+        self._sync_wanted: SyncLog | None = None  # the newest request covers all before it
         self._background: asyncio.Task[None] | None = None
         self._scrub = Scrub(settings, self.files, self.peers.send, self._hand_over, clock_ms())
         self._ticker = Ticker(self._tick, self._due_in_ms)
@@ -186,7 +186,7 @@ class RaftMember:
             reader=self.files,
             hard_state=hard_state,
             committed=checkpoint.committed_index,
-            incomplete=checkpoint.incomplete and not self.settings.force_vote_damaged,
+            incomplete=checkpoint.incomplete and not self.settings.force_vote_damaged,  # an operator's override
             chance=random.SystemRandom().randrange,
             stamp=self._stamp,
             noop=self._noop,
@@ -214,24 +214,24 @@ class RaftMember:
         if self._stopped:
             return
         self._stopped = True
-        self._ticker.stop()
+        self._ticker.stop()  # in this order: no new inputs, then no requests of peers, then what is still being written
         await cancel(self._background)
         await self.peers.stop()
         for task in (self._blocked, self._sync):
             if task is not None:
-                await asyncio.gather(task, return_exceptions=True)
-        self._inputs.clear()
+                await asyncio.gather(task, return_exceptions=True)  # their failure was handled when it happened
+        self._inputs.clear()  # from here on an input would change a log that is being closed
         for answer in list(self._answers.values()):
             answer(AppendResponse(code=Code.TERM_CHANGED))
         self._answers.clear()
         try:
             if self.node is not None and self.node.failed is None:
                 end = self.node.end_index
-                self.files.request_index_sync()
+                self.files.request_index_sync()  # so that the next start needs no scan to rebuild units
                 await self._in_thread(self.files.sync_job())
                 self.node.synced_at_stop(end)
                 await self._in_thread(self._write_checkpoint)
-                self.files.forget_sums()
+                self.files.forget_sums()  # the checkpoint just written covers what the checksums said
         finally:
             self._threads.shutdown(wait=True)
             self._sync_thread.shutdown(wait=True)
@@ -251,7 +251,7 @@ class RaftMember:
         if self._stopped:
             self._answers.pop(token)
             return AppendResponse(code=Code.TERM_CHANGED)
-        if not self._proposals:
+        if not self._proposals:  # the first of an iteration schedules `_propose`; the others join it
             loop.call_soon(self._propose)
         self._proposals.append((token, bodies))
         response = await future
@@ -272,9 +272,9 @@ class RaftMember:
         or DISK_ERROR, because the core failed. Entries offered in one event-loop iteration are pushed together.
         """
         node = self._node()
-        if self._stopped or self._running or self._blocked is not None or self._inputs:
+        if self._stopped or self._running or self._blocked is not None or self._inputs:  # else the order would break
             return AppendResponse(code=Code.LEADER_NOT_READY)
-        self._token = token = self._token + 1
+        self._token = token = self._token + 1  # inlined `_answer_with`: this is called for every message of a leader
         self._answers[token] = answered
         try:
             response, actions = node.offer(self._clock_ms(), token, bodies)
@@ -282,7 +282,7 @@ class RaftMember:
             self._answers.pop(token, None)
             self._core_failed(error)
             response, actions = AppendResponse(code=Code.DISK_ERROR), []
-        self._actions.extend(actions)
+        self._actions.extend(actions)  # the entries are in the files when this returns
         self._run()
         if not self._push_soon:
             self._push_soon = True
@@ -305,7 +305,7 @@ class RaftMember:
         return response
 
     def _hand_over(self, transferee: str) -> None:
-        self._receive(self._transfer_request(transferee), lambda response: None)
+        self._receive(self._transfer_request(transferee), lambda response: None)  # with the checks of a request
 
     def _transfer_request(self, transferee: str) -> TransferRequest:
         name, term = self.settings.self_id, self._node().term
@@ -340,6 +340,7 @@ class RaftMember:
     def _receive(self, request: Request, answer: Callable[[Response], None]) -> None:
         if isinstance(request, AppendRequest) and self.append_for_client is not None:
             is_here = (request.remote_id, request.group) == (self.settings.self_id, self.settings.group)
+            # Without the lease the broker must not number messages; the core then answers with the code of the refusal.
             if is_here and self._node().append_refusal is None and self.leads:
                 self.append_for_client(request.body or b"", answer)
                 return
@@ -349,32 +350,32 @@ class RaftMember:
     # inputs and actions
 
     def _tick(self) -> None:
-        if not self._inputs:
+        if not self._inputs:  # a queued input makes the tick late, not lost: the ticker asks again (`_due_in_ms`)
             self._feed(self._ticked)
 
     def _due_in_ms(self) -> int:
         waiting = self._inputs or self._actions or self._blocked is not None
-        return 0 if waiting else self._node().next_due_ms() - self._clock_ms()
+        return 0 if waiting else self._node().next_due_ms() - self._clock_ms()  # 0: again at the next tick
 
     def _ticked(self) -> list[Action]:
         node, now_ms = self._node(), self._clock_ms()
-        node.set_barred(self._scrub.postpones_election(now_ms, node))
+        node.set_barred(self._scrub.postpones_election(now_ms, node))  # the tick may start a round of votes
         return node.tick(now_ms)
 
     def _feed(self, step: Input) -> None:
         """Handle an input now, or after the queued ones."""
-        if self._stopped:
+        if self._stopped:  # the log is closed or about to be; the caller has its answer from `stop`
             return
         self._inputs.append(step)
         self._ticker.wake()
-        if not self._running and self._blocked is None:
+        if not self._running and self._blocked is None:  # else it waits: the core handles one at a time
             self._run()
 
     def _run(self) -> None:
         """Execute actions and inputs until there are none left, or one has to wait for the disk."""
         self._running = True
         try:
-            while (self._actions or self._inputs) and not self._stopped:
+            while (self._actions or self._inputs) and not self._stopped:  # actions first: duty 1 of the core's caller
                 if not self._actions:
                     self._actions.extend(self._decide(self._inputs.popleft()))
                     continue
@@ -397,7 +398,7 @@ class RaftMember:
         log.exception("core failed member=%s", self.settings.self_id)
         if isinstance(error, CorruptRecord) and self.files.damaged >= 0:
             self._damage_mark.leave(self.files.damaged)
-        if self._node().failed is None:
+        if self._node().failed is None:  # else reported already
             self._failed(error)
 
     async def _wait_for(self, work: Awaitable[None]) -> None:
@@ -406,7 +407,7 @@ class RaftMember:
         except Exception as error:
             self._failed(error)
         self._blocked = None
-        self._start_sync()
+        self._start_sync()  # a sync that was requested while a truncation or a term was being written was put off
         self._run()
 
     def _execute(self, action: Action) -> Awaitable[None] | None:
@@ -414,11 +415,11 @@ class RaftMember:
         if isinstance(action, Send):
             self._send(action)
         elif isinstance(action, Reply):
-            answer = self._answers.pop(action.token, None)
+            answer = self._answers.pop(action.token, None)  # None if `stop` or `_failed` has answered
             if answer is not None:
                 answer(action.response)
         elif isinstance(action, AppendEntries):
-            self._work.set()
+            self._work.set()  # wakes housekeeping, which flushes without waiters
             try:
                 self.files.append(action.entries)
             except (SaturnError, OSError) as error:
@@ -462,13 +463,13 @@ class RaftMember:
         if isinstance(error, InvariantBroken):
             log.error("invariant broken member=%s", self.settings.self_id, exc_info=error)
         node = self._node()
-        void = [action for action in self._actions if isinstance(action, Reply)]
+        void = [action for action in self._actions if isinstance(action, Reply)]  # they confirm what failed
         self._actions.clear()
         for reply in void:
             answer = self._answers.pop(reply.token, None)
             if answer is not None and isinstance(reply.response, AppendResponse | TransferResponse):
                 answer(type(reply.response)(code=Code.DISK_ERROR))  # a local caller has no timeout; a peer has one
-        self._inputs.appendleft(lambda: node.disk_failed(self._clock_ms(), str(error)))
+        self._inputs.appendleft(lambda: node.disk_failed(self._clock_ms(), str(error)))  # before what is queued
 
     def _send(self, send: Send) -> None:
         node = self._node()
@@ -481,7 +482,7 @@ class RaftMember:
     async def _cut(self, action: CutLog) -> None:
         """Truncate the log, after a running sync: truncation closes files."""
         if self._sync is not None:
-            await asyncio.gather(self._sync, return_exceptions=True)
+            await asyncio.gather(self._sync, return_exceptions=True)  # its own handler reports an error
         last_index = NO_INDEX if action.restart else LedgerIndex(action.index - 1)
         now = checkpoint_of(self._node())
         before = LedgerCheckpoint(min(now.end_index, last_index), min(now.committed_index, last_index), now.incomplete)
@@ -493,7 +494,7 @@ class RaftMember:
 
     def _start_sync(self) -> None:
         """Start a sync unless one is running; all requests made meanwhile share the next one (group commit)."""
-        if self._sync is None and self._sync_wanted is not None:
+        if self._sync is None and self._sync_wanted is not None:  # one at a time: files are closed in between
             request, self._sync_wanted = self._sync_wanted, None
             self._sync = self._sync_task(request)
 
@@ -503,16 +504,17 @@ class RaftMember:
     async def _run_sync(self, request: SyncLog, job: Callable[[], None]) -> None:
         node, began_ms = self._node(), self._clock_ms()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)
+            await asyncio.get_running_loop().run_in_executor(self._sync_thread, job)  # a vote must not wait for it
             took_ms = self._clock_ms() - began_ms
             self._sync_pause.sync_ended(self._clock_ms(), took_ms)
             if took_ms > SLOW_SYNC_MS:
                 log.warning("slow sync member=%s elapsed_ms=%s", self.settings.self_id, took_ms)
         except (SaturnError, OSError) as error:
             self._disk_failed(f"sync failed: {error}")
+            # `stop` awaits it; a failed fsync is never repeated, because the kernel may have dropped the dirty pages (DUR-06).
             return  # self._sync stays set: no further sync starts and nothing more is acknowledged
         self._feed(lambda: node.synced(self._clock_ms(), request.epoch, request.end_index))
-        self._sync = None
+        self._sync = None  # only after the input: a sync that it requests must not start before `_clean_now`
         if self._blocked is None:
             self._clean_now()  # under load the next sync starts at once, so this is the only chance
             self._start_sync()
@@ -526,10 +528,10 @@ class RaftMember:
         next_checkpoint_ms = self._clock_ms()
         while True:
             await wait_until(self._work_in_ms(next_checkpoint_ms), self._work)
-            await asyncio.sleep(self.settings.flush_interval_ms / 1000)
+            await asyncio.sleep(self.settings.flush_interval_ms / 1000)  # a flush per append would be SYNC_FLUSH
             self._work.clear()
             self._check_space()
-            if self._blocked is None and self._node().failed is None:
+            if self._blocked is None and self._node().failed is None:  # a truncation may close what it reads
                 self._scrub.step(self._clock_ms(), self._node())
             quiet = self._sync is None and self._blocked is None
             flush = not self._core.sync_before_ack and self.files.dirty and self._sync_pause.is_over(self._clock_ms())
@@ -540,7 +542,7 @@ class RaftMember:
                 self._sync = self._sync_task(behind)
             if self._clock_ms() < next_checkpoint_ms:
                 continue
-            next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms
+            next_checkpoint_ms = self._clock_ms() + self.settings.checkpoint_interval_ms  # not one per missed interval
             log.debug("%s", self.status())
             if self._node().failed is None:
                 try:
@@ -580,10 +582,10 @@ class RaftMember:
                 self.clean(used, expiry_ms / 1000, time.localtime(now_s).tm_hour)
         try:
             self.files.prepare()
-            full = self._too_full
+            full = self._too_full  # space for the next file is not enough above the full ratio (DL-S10)
         except ResourceExhausted as error:
             full = True
-            if not node.is_disk_full:
+            if not node.is_disk_full:  # logged on the change only; this runs every few milliseconds
                 log.error(
                     "no space or descriptor for the next file, appends refused member=%s error=%s",
                     self.settings.self_id,
@@ -592,7 +594,7 @@ class RaftMember:
         except (SaturnError, OSError) as error:
             self._disk_failed(str(error))
             return
-        if full != node.is_disk_full:
+        if full != node.is_disk_full:  # the core is notified of changes only
             log.warning("disk state changed member=%s full=%s", self.settings.self_id, full)
             self._feed(lambda: node.disk_full(self._clock_ms(), full))
 
@@ -621,7 +623,7 @@ class RaftMember:
             return 0
         used_ratio, now_s, hour = self._clean_due
         disk = disk_state(self.retention, used_ratio)
-        self._too_full = disk is DiskState.FULL
+        self._too_full = disk is DiskState.FULL  # also while the deletion has to wait for a sync
         if self._sync is not None or self._blocked is not None:
             return 0
         self._clean_due = None
@@ -641,7 +643,7 @@ class RaftMember:
             return 0
         if count > 0:
             log.info("ledger files deleted count=%s begin=%s member=%s", count, begin, self.settings.self_id)
-            self._feed(lambda: node.trimmed(self._clock_ms(), begin))
+            self._feed(lambda: node.trimmed(self._clock_ms(), begin))  # they are not offered to peers any more
         return count
 
     def _write_checkpoint(self) -> None:

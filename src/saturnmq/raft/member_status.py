@@ -48,6 +48,7 @@ class MemberStatus:
             node.acked_index,
             node.failed,
             node.settings.heartbeat_interval_ms,
+            # Followers know only their own.
             node.watermarks() if node.is_leader else {},
             node.configuration,
             node.votes,

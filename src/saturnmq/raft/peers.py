@@ -94,7 +94,9 @@ async def call_signed(
 
     Returns the response. Raises SaturnError; RemoteProtocolError for a response that is not authentic.
     """
+    # Twice: the first try may only yield the name of the peer's process.
     for _ in range(2):
+        # A copy per try: the signature is written into ext.
         sent = Command(command.code, ext=dict(command.ext), body=command.body)
         if secret is not None:
             secret.sign(address, sent)
@@ -103,6 +105,7 @@ async def call_signed(
             return reply
         if not secret.check_response(address, sent, reply):
             raise RemoteProtocolError(f"the response of {address} is not signed with this dledger.clusterSecret")
+        # The signature was made for a former process of this peer, or for none.
         if not secret.knows_another(address, sent):
             break
     return reply
@@ -155,6 +158,7 @@ class Peers:
     async def stop(self) -> None:
         self._stopped = True
         await cancel(*self._calls)
+        # Clients first: their calls end with an error, and nothing is sent while the server answers its last requests.
         await asyncio.gather(self._client.close(), self._forwards.close())
         await self._server.stop()
         await self.access.stop()
@@ -162,6 +166,7 @@ class Peers:
     def readdress(self, name: str, address: str) -> None:
         """Connect to a member at another address from now on."""
         self._readdressed[name] = self._addresses[name] = address
+        # Another process may answer there, of another version.
         self._binary_peers.discard(name)
 
     def use_members(self, settings: RaftSettings, now: Configuration, former: dict[str, str]) -> None:
@@ -172,9 +177,11 @@ class Peers:
         committed.
         """
         self_id = settings.self_id
+        # This member itself stays named even if it was removed: it has to reach the group to see that.
         named = {n: address for n, address in settings.peers.items() if n == self_id or n not in now.removed}
         addresses = {**named, **former, **now.addresses}
         self.access.replace_hosts(map(host_of, addresses.values()))
+        # A proxy set by a test or an operator keeps its address over changes of members.
         self._addresses = {**addresses, **{n: a for n, a in self._readdressed.items() if n in addresses}}
         self._binary_peers &= self._addresses.keys()
         log.info(
@@ -200,6 +207,7 @@ class Peers:
             return Later(self._report_state(command, self.serve_state(self._named(command))))
         if command.code == DLedgerCode.FORWARD and self.serve_forwarded is not None:
             return self._serve_forwarded(connection, command)
+        # By the body, not by a flag: old and new forms arrive on the same code.
         is_binary = command.code == DLedgerCode.PUSH and is_plain(command.body)
         try:
             request = decode_push(command.body or b"") if is_binary else self._trusted(command, self._decode(command))
@@ -209,12 +217,14 @@ class Peers:
             return self._signed(command, command.reply(ResponseCode.SYSTEM_ERROR, f"BodyError: {error}"))
         if isinstance(request, AppendRequest) and not self._body_is_good(request.body or b""):
             return command.reply(ResponseCode.SYSTEM_ERROR, "the body is not a message (DL-X17)")
+        # Waits for quorum or disk, possibly long: it must not use up the limit of requests in flight.
         later = Later(in_flight=False)
 
         def answer(response: Response) -> None:
             if is_binary and isinstance(response, PushResponse):
                 reply = command.reply(RESPONSE_HEADER_CODE, body=encode_answer(response))
             else:
+                # Repeated only if this member supports that form; then the leader uses it.
                 ext = dict(_OFFERED) if command.ext.get(OFFER) == _OFFERED[OFFER] else None
                 reply = command.reply(RESPONSE_HEADER_CODE, ext=ext, body=encode(response))
             later.answer(self._signed(command, reply))
@@ -240,6 +250,7 @@ class Peers:
 
     def _named(self, command: Command) -> str:
         """The member whose id is the body of a request; "" if it is none."""
+        # Cut before it is decoded: the body is a stranger's until it is checked.
         name = (command.body or b"")[:_MEMBER_BYTES_MAX].decode(errors="replace")
         return name if name in self._addresses else ""
 
@@ -257,6 +268,7 @@ class Peers:
         if verdict is Verdict.UNSIGNED:
             if adds_reader:
                 return f"{_SIGNED_ONLY}: the request is not signed"
+            # Without its secret an operator's tool may ask for the state, but not change members or leader.
             exempt = is_admin_code and command.code not in _ALWAYS_SIGNED and self.access.is_admin(address)
             if exempt or not self._secret.required:
                 return None
@@ -276,6 +288,7 @@ class Peers:
 
     def _decode(self, command: Command) -> Request:
         """Decode a JSON request. Raises BodyError, UnsupportedRequest."""
+        # Before it is parsed: JSON of 16 MiB would block the event loop.
         limit = _BODY_BYTES_MAX.get(DLedgerCode(command.code)) if command.code in _BODY_BYTES_MAX else None
         if limit is not None and len(command.body or b"") > limit:
             raise BodyError(f"the body has {len(command.body or b'')} bytes, at most {limit} are allowed for this code")
@@ -309,10 +322,12 @@ class Peers:
         """again: send once more if the peer's process turns out to be another one than the request was signed for."""
         if self._stopped:
             return
+        # In the next iteration, as a real answer: the core does not expect a response while it emits actions.
         if peer not in self._addresses:  # a former member
             asyncio.get_running_loop().call_soon(answered, None)
             return
         command = self._command(peer, request)
+        # A connected peer costs no task per request.
         future = self._client.ask(self._addresses[peer], command, timeout_ms)
         if future is None:
             work = self._connect_and_call(self._addresses[peer], command, timeout_ms)
@@ -327,6 +342,7 @@ class Peers:
                 future.exception()  # asyncio would report an error that is not read
                 return
             response = self._response(peer, command, future)
+            # Once: a peer that restarts in a loop must not keep this member sending.
             if response is None and again and self._is_for_another(peer, command):
                 self._send(peer, request, timeout_ms, answered, again=False)
             else:
@@ -378,6 +394,7 @@ class Peers:
         code, ext = code_of(request), {}
         address = self._addresses[peer]
         if isinstance(request, PushRequest):
+            # Only known after an answer with OFFER; COMPARE and the like stay JSON, so that the offer is renewed.
             if peer in self._binary_peers and request.kind is PushKind.APPEND:
                 body = encode_push(request)
                 if body is not None:
@@ -400,6 +417,7 @@ class Peers:
             return None
 
     def _failed(self, peer: str, error: SaturnError) -> None:
+        # After a failed call another version may run there: ask again.
         self._binary_peers.discard(peer)
         log.debug("call failed peer=%s error=%s", peer, error)
 

@@ -53,12 +53,14 @@ def parse_peers(text: str) -> dict[str, str]:
     """Parse `n0-127.0.0.1:40911;n1-...` into member id -> host:port; the host may contain `-` (DL-M02). Raises ValueError."""
     peers: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        # Only at the first dash: host names have dashes.
         name, dash, address = part.partition("-")
         host, colon, port = address.partition(":")
         if not name or not dash or not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{part!r} must be id-host:port, for instance n0-127.0.0.1:40911")
         if name in peers:
             raise ValueError(f"id {name!r} is listed twice")
+        # Two members at one address would vote twice from one process.
         if address in peers.values():
             raise ValueError(f"address {address} is listed twice")
         peers[name] = address
@@ -69,6 +71,7 @@ def parse_peers(text: str) -> dict[str, str]:
 
 def broker_id(self_id: str) -> int:
     """Broker id of a member that is not the leader: the number in its member id plus 1 (DL-M03, DL-C04)."""
+    # 0 is the id of the leader's broker.
     return int(self_id[1:]) + 1
 
 
@@ -188,6 +191,7 @@ class RaftSettings:
             parse_list(self.allowed_text)
         except ConfigError as error:
             problems += [f"dledger.allowedAddresses={self.allowed_text}: {problem}" for problem in error.problems]
+        # New files need a folder.
         if self.read_only_text and not set(self.data_folders) - self.read_only_folders:
             problems.append(
                 f"readOnlyCommitLogStorePaths={self.read_only_text}: storePathDLedgerCommitLog names no folder for new files"
@@ -207,6 +211,7 @@ class RaftSettings:
             return self._of(self.profile, file_bytes, sync_before_ack)
         fast = self._of(RaftProfile.FAST, file_bytes, sync_before_ack)
         standard = self._of(RaftProfile.STANDARD, file_bytes, sync_before_ack)
+        # The timers set in the file may contradict the fast ones (lease and election timeout).
         return replace(standard, announces_interval=True, fast=None if fast.validate() else fast)
 
     @property
@@ -218,6 +223,7 @@ class RaftSettings:
         from saturnmq.raft.core.settings import CoreSettings  # a broker without DLedger needs none
 
         shared = {each.name: getattr(self, each.name) for each in fields(CoreSettings) if hasattr(self, each.name)}
+        # 0 in the file means: by the profile.
         timers = {name: shared[name] or default for name, default in _PROFILES[profile].items()}
         return CoreSettings(
             **shared | timers | {"batch_push": self.batch_push or self.batch_push_java},

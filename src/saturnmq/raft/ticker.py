@@ -36,14 +36,17 @@ class Ticker:
         If the tick raises, the event loop reports the exception and the next tick follows after TICK_MS.
         """
         loop = asyncio.get_running_loop()
+        # Before the tick: the interval does not grow with its duration.
         self._ticked_at = loop.time()
         self._sleeps = False
         delay_ms = TICK_MS
         try:
             self._tick()
+            # The core's clock and the loop's may drift apart: look again after a second at the latest.
             delay_ms = max(TICK_MS, min(self._due_in_ms(), SLEEP_MS_MAX))
         finally:
             self._sleeps = delay_ms > TICK_MS
+            # The tick itself may have stopped the member.
             if not self._stopped:
                 self._timer = loop.call_at(self._ticked_at + delay_ms / 1000, self.start)
 
@@ -54,6 +57,7 @@ class Ticker:
             self._timer.cancel()
             loop = asyncio.get_running_loop()
             behind = loop.time() + AFTER_INPUT_MS / 1000
+            # Not at once: the answer of an append usually comes first, see AFTER_INPUT_MS.
             self._timer = loop.call_at(max(self._ticked_at + TICK_MS / 1000, behind), self.start)
 
     def stop(self) -> None:

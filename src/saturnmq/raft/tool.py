@@ -88,6 +88,7 @@ class GroupTool:
             except SaturnError:
                 continue
             if isinstance(reported, MetadataResponse):
+                # The given addresses win: the operator may reach the members by others than they know each other by.
                 self.peers = {**(reported.peers or {}), **self.peers}
                 learners.update(reported.learners or ())
         return tuple(sorted(learners))
@@ -105,9 +106,11 @@ class GroupTool:
         while True:
             leader, answer = await self.leader(), ChangeResponse(code=Code.NOT_LEADER, reason="no member leads")
             if leader is not None:
+                # Not for a dry run, which must not move the leadership.
                 if kind is ChangeKind.REMOVE and leader == member and not dry_run:
                     leader = await self._transfer_from(leader, learners)
                 answer = await self._change_at(leader, kind, member, address, dry_run=dry_run)
+            # 502 and 501 are final here: the change may have been appended.
             if answer.code not in _NOT_YET or loop.time() >= until:
                 return answer
             await asyncio.sleep(CHANGE_PAUSE_SECONDS)
@@ -149,6 +152,7 @@ class GroupTool:
         if metadata.term != NO_TERM:
             return metadata.term
         sender = next(name for name in self.peers if name != leader)
+        # Below every real term: the answer names the current one (403), and nothing changes there.
         request = HeartBeatRequest(group=self.group, remote_id=leader, local_id=sender, leader_id=sender, term=NO_TERM)
         reported = await self._call(leader, request)
         return reported.term if isinstance(reported, HeartBeatResponse) else NO_TERM

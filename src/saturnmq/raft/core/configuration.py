@@ -69,6 +69,7 @@ class Configuration:
             raise ValueError("a configuration must be an object")
         index, peers = fields.get("index", NO_INDEX), fields.get("peers")
         sets = [fields.get("learners", []), fields.get("removed", [])]
+        # `type(...) is`: JSON's true is a Python int and would pass isinstance.
         if type(index) is not int or index < NO_INDEX or type(peers) is not dict:
             raise ValueError("a configuration must have an index and peers")
         if any(type(names) is not list for names in sets):
@@ -79,6 +80,7 @@ class Configuration:
         if any(ADDRESS.fullmatch(address) is None for address in peers.values()):
             raise ValueError("the address of a member must be host:port")
         configuration = cls(dict(peers), frozenset(sets[0]), frozenset(sets[1]), LedgerIndex(index))
+        # A proper subset: at least one member votes. A removed id must not come back, its old log and votes could.
         if not configuration.learners < set(peers) or configuration.removed & set(peers):
             raise ValueError("a configuration must have a voter; learners are members and removed ids are not")
         return configuration
@@ -143,6 +145,8 @@ class Configurations:
                 damaged.add(index)
                 return None
 
+        # The term of the first entry is needed only for a log that has restarted: an index alone may be that of another
+        # history.
         first = read(begin) if begin >= 0 and any(generation.begin is not None for generation in stored) else None
         fits = [
             generation for generation in stored if generation.begin is None or _begins(generation.begin, begin, first)
@@ -150,7 +154,11 @@ class Configurations:
         newest = fits[-1].configurations if fits else ()
         loaded = {configuration.index: configuration for configuration in newest if configuration.index < begin}
         for configuration in (
-            each for generation in stored for each in generation.configurations if each.index >= begin
+            # Every generation counts: the newest may describe a truncation that the crash has undone.
+            each
+            for generation in stored
+            for each in generation.configurations
+            if each.index >= begin
         ):
             held = read(configuration.index)
             if (
@@ -160,6 +168,7 @@ class Configurations:
             ):
                 loaded[configuration.index] = configuration
         self.history = [self.initial, *(loaded[index] for index in sorted(loaded))]
+        # Retention may have gone on after the file was written.
         self.trim(begin)
 
     def append(self, entries: Iterable[Entry]) -> bool:
@@ -170,6 +179,7 @@ class Configurations:
         for entry in entries:
             configuration = decode(entry.body)
             if configuration is not None:
+                # In use from here on, committed or not (Raft thesis, 4.1).
                 self.history.append(replace(configuration, index=entry.index))
         return len(self.history) > before
 
@@ -180,6 +190,7 @@ class Configurations:
     def cut(self, index: LedgerIndex) -> bool:
         """Forget those of entries from index on, which are truncated; returns whether there are any."""
         before = len(self.history)
+        # The first one is no entry of this log and stays.
         while len(self.history) > 1 and self.history[-1].index >= index:
             self.history.pop()
         return len(self.history) < before
@@ -190,6 +201,7 @@ class Configurations:
 
     def trim(self, begin: int) -> None:
         """Retention deleted the entries before begin: forget what was replaced before that."""
+        # The one before `begin` is kept as long as it is in use there: a peer whose log restarts at `begin` needs it.
         while len(self.history) > 1 and self.history[1].index < begin:
             self.history.pop(0)
 
@@ -200,4 +212,5 @@ class Configurations:
 
 def _begins(named: tuple[LedgerIndex, Term], begin: LedgerIndex, first: Entry | None) -> bool:
     """Whether a log begins at the named entry. first: None if that is damaged or the log is empty."""
+    # A damaged first entry has no term to compare; its index must do.
     return named == (first.index, first.term) if first is not None else named[0] == begin

@@ -34,6 +34,8 @@ class Elector:
         self.raise_now = False
         self.last_result = Parsed.WAIT_TO_REVOTE
         self.round: Tally | None = None
+        # A vote in the file means that this member may have led this term before it stopped, no matter which candidate has the
+        # vote.
         self.spent_term = state.term if state.voted_for is not None else NO_TERM
         self.led_term = NO_TERM
 
@@ -42,6 +44,7 @@ class Elector:
         if self.state.role is Role.LEADER:
             self.led_term = self.state.term
         if self.state.role is not Role.CANDIDATE:
+            # A round that is answered late belongs to the candidacy that ended.
             self.round = None
             self.raise_now = False
             self.last_result = Parsed.WAIT_TO_REVOTE
@@ -54,14 +57,17 @@ class Elector:
     def tick(self) -> None:
         """Run the candidate's timers: adopt a higher term, close a round, start the next one (DL-E03..DL-E06)."""
         state = self.state
+        # A failed member stands no election until its restart (DL-X15).
         if state.role is not Role.CANDIDATE or state.failed is not None:
             return
+        # Nothing else runs while a round is open, unless a higher term was seen: its votes are worthless then.
         if self.round is not None and not self.raise_now:
             if state.now_ms >= self.round.deadline_ms:
                 self._finish()
             return
         if (state.now_ms < self.next_vote_ms or state.barred) and not self.raise_now:
             return
+        # It still follows the term below, so that it can answer with a current one.
         if not state.stands and not self.raise_now:  # a learner or a former member
             self.next_vote_ms = self._jitter()
             return
@@ -71,10 +77,12 @@ class Elector:
         if self.raise_now:
             self.round = None
             self.raise_now = False
+            # After a higher term DLedger waits for its random interval before it asks for votes (DL-E06): the rival goes first.
             if state.term_to_take != state.term:
                 self.next_vote_ms = self._jitter()
                 return
             self.next_vote_ms = state.now_ms  # asked to lead: the former leader waits
+        # It raised its term like the others, but must not lead with a log that is missing acknowledged entries.
         if state.recovering or not state.stands:
             self.next_vote_ms = self._jitter()
             return
@@ -100,13 +108,16 @@ class Elector:
     def _request_votes(self) -> None:
         """Start a round of votes; the member's own vote comes first, by the same rules as any other (DL-E08)."""
         state = self.state
+        # Random, so that two candidates do not give up together and split the next round too.
         wait_ms = state.settings.vote_wait_ms + state.chance(state.settings.vote_interval_max_ms)
         tally = self.round = Tally(state.term, len(state.voters), state.now_ms + wait_ms)
+        # By the same rules: a member that voted for another in this term refuses itself.
         own_vote = self.vote(self._request(state.self_id), local=True)
         if state.votes:  # else it was removed, and needs a majority of the others
             tally.add(state.self_id, own_vote)
         for peer in state.other_voters:
             state.send(peer, self._request(peer), partial(self._answered, tally, peer))
+        # A group of one member has all its answers already.
         self._check(tally)
 
     def _request(self, peer: str) -> VoteRequest:
@@ -124,6 +135,7 @@ class Elector:
         )
 
     def _answered(self, tally: Tally, peer: str, response: Response | None) -> None:
+        # An answer to a round that has ended is late; the new round has asked again.
         if tally is not self.round:
             return
         before = self._has_rival(tally)
@@ -152,8 +164,11 @@ class Elector:
         self.round = None
         self.last_result, wait = tally.parse()
         changed = state.configuration.index >= 0
+        # See `led_term`.
         of_another = changed and state.log.end_term == tally.term != self.led_term
         if self.last_result is Parsed.PASSED and (tally.term == self.spent_term or of_another):
+            # The round shows that a quorum is reachable, which is all that this term is good for: go on in the next one at
+            # once.
             self.last_result, self.next_vote_ms = Parsed.WAIT_TO_VOTE_NEXT, state.now_ms
             return
         if wait == "jitter" and self._goes_second(tally):
@@ -165,9 +180,12 @@ class Elector:
                 "behind": state.settings.vote_interval_max_ms,
             }
             self.next_vote_ms = self._jitter() + extra[wait]
+        # Remembered only; the next tick adopts it and persists it (DL-E20).
         if tally.known_max_term > tally.term:
             state.become_candidate(tally.known_max_term)
         if self.last_result is Parsed.PASSED:
+            # The term may have changed while the votes came in: a leader of an old term would break "one leader per term"
+            # (DL-E15).
             if state.term == tally.term and state.role is Role.CANDIDATE and not self.raise_now:
                 state.become_leader()
             else:
@@ -181,6 +199,7 @@ class Elector:
     def vote(self, request: VoteRequest, *, local: bool = False) -> VoteResponse:
         """Answer a vote request; a granted vote is persisted before the response is sent (DL-E16..DL-E19)."""
         state = self.state
+        # A candidate that this member does not know may be new in a configuration that it has not received yet.
         candidate = (request.leader_id or "",) if state.trusts(request.leader_id, request.changes) else ()
         voter = Voter(
             state.self_id,
@@ -197,11 +216,14 @@ class Elector:
         result, term, code = judge(voter, request), state.term, Code.SUCCESS
         if state.failed is not None:
             result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # a failed member does not vote (DL-X15)
+        # As UNKNOWN, not as a refusal: it counts neither for the candidate nor against it.
         elif result is VoteResult.ACCEPT and state.recovering:
             result, code = VoteResult.UNKNOWN, Code.DISK_ERROR  # the log is missing acknowledged entries (DUR-10)
+        # The vote is given in the next round, when the terms are equal (DL-E18).
         elif result is VoteResult.REJECT_TERM_NOT_READY:
             self.see_higher_term(request.term)
         elif result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
+            # A candidate reaches this term first; before, its log would be newer than its term (DL-E18).
             term = state.log.end_term
         elif result is VoteResult.ACCEPT:
             assert request.leader_id is not None

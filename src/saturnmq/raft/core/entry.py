@@ -36,6 +36,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         if self.size < 0:
+            # The usual way to set a field of a frozen dataclass while it is made.
             object.__setattr__(self, "size", ENTRY_HEADER_BYTES + len(self.body))
 
     @property
@@ -62,6 +63,7 @@ def entry_position(end_pos: int, entry_bytes: int, file_bytes: int) -> int:
     The entry and at least 8 bytes for a blank record must fit into the rest of the file.
     """
     used = end_pos % file_bytes
+    # An entry at the start of a file always goes there, however large: no later file would offer more space.
     if entry_bytes + BLANK_BYTES_MIN > file_bytes - used and used:
         return end_pos - used + file_bytes
     return end_pos

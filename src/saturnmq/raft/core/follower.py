@@ -62,6 +62,7 @@ class Follower:
         self._end_requested = False
         self._reported_end = None
         self.clear(Code.NOT_FOLLOWER)
+        # The leader that waits for these responses is not the leader of this member any longer.
         while self._unsynced:
             held = self._unsynced.popleft()
             self.state.reply(held.token, self._refusal(held.index, Code.NOT_FOLLOWER))
@@ -81,11 +82,13 @@ class Follower:
             self._answer(token, request, Code.NOT_FOLLOWER)
         elif request.term != state.term or request.leader_id != state.leader_id:
             self._answer(token, request, Code.INCONSISTENT_STATE)  # wrong term or leader (DL-F05, DL-X11)
+        # Until the leader has compared from its end, nothing bounds what this member may be missing; see `_check_recovered`.
         elif state.recovering and self._leader_end < 0 and request.kind in (PushKind.APPEND, PushKind.COMMIT):
             self._end_requested = True
             self._answer(token, request, Code.INCONSISTENT_STATE)
         elif request.kind is PushKind.COMMIT:
             self._commit(request)
+            # A success would keep the leader idle until the next append although the two logs were never compared.
             lost = self.verified < 0 and request.commit_index >= 0  # the leader must COMPARE first
             self._answer(token, request, Code.INCONSISTENT_STATE if lost else Code.SUCCESS)
         elif not request.entries or not all(entry.well_formed for entry in request.entries):
@@ -93,6 +96,7 @@ class Follower:
         elif request.kind is PushKind.APPEND:
             self._append(token, request)
         elif request.kind is PushKind.COMPARE:
+            # DLedger answers them only after a timeout; without an answer the leader would send them again (DL-X11).
             self.clear()
             self._compare(token, request)
         else:
@@ -110,17 +114,20 @@ class Follower:
             if state.now_ms - waiting.since_ms > state.settings.gap_wait_ms
         ]
         for first in sorted(late):
+            # Removed as well as refused: a re-push of a kept one would be answered REPEATED_PUSH for good (DL-X12).
             waiting = self._appends.pop(first)
             self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
 
     def due_ms(self) -> int:
         """When the oldest waiting append times out."""
         since_ms = min((waiting.since_ms for waiting in self._appends.values()), default=NEVER)
+        # One ms later: `tick` compares with `>`.
         return since_ms + self.state.settings.gap_wait_ms + 1
 
     def synced(self) -> None:
         """Send the responses that waited for the log to become durable up to state.durable."""
         durable = self.state.durable
+        # In the order of indexes, so that the first one not durable ends the loop.
         while self._unsynced and self._unsynced[0].index <= durable:
             held = self._unsynced.popleft()
             self.state.reply(held.token, held.response)
@@ -130,14 +137,17 @@ class Follower:
 
     def _append(self, token: int, request: PushRequest) -> None:
         state, first, last = self.state, request.entries[0].index, request.entries[-1].index
+        # The leader sends runs without gaps; anything else is not its encoding.
         if any(b.index != a.index + 1 for a, b in zip(request.entries, request.entries[1:], strict=False)):
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
         elif first in self._appends:
             self._answer(token, request, Code.REPEATED_PUSH)  # this push is already waiting (DL-F01)
+        # A resent push, the response to which was lost, must succeed, not fail (DL-F10).
         elif last <= state.log.end:
             self._answer_duplicate(token, request)
         elif self.verified != state.log.end:
             self._answer(token, request, Code.INCONSISTENT_STATE)
+        # Bound of memory: what arrives beyond it is sent again by the leader.
         elif len(self._appends) >= state.settings.push_requests_max:
             self._answer(token, request, Code.PUSH_REQUEST_IS_FULL)
         else:
@@ -163,7 +173,9 @@ class Follower:
             if waiting is None:
                 return
             if not self._store(waiting):
+                # Disk full, wrong position or wrong term all reach the leader as 406, as in DLedger (DL-F05).
                 self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
+                # They follow an entry that is missing now.
                 self.clear()
                 return
             self._commit(waiting.request)
@@ -171,6 +183,7 @@ class Follower:
 
     def _overlapping(self) -> WaitingAppend | None:
         """Remove and return a waiting batch that begins inside the log: it was resent with other bounds (DL-F11)."""
+        # If the lowest begins after the end, no waiting one overlaps.
         first = min(self._appends)
         return self._appends.pop(first) if first < self.state.log.next_index else None
 
@@ -184,6 +197,7 @@ class Follower:
             if entry.index < next_index:
                 fits = log.entry(entry.index) == entry
             else:
+                # Equal positions on all members: consume queues hold physical offsets, which must be the same after a failover.
                 fits = entry.pos == entry_position(end, entry.size, file_bytes) and end_term <= entry.term <= state.term
                 end, end_term = entry.end_pos, entry.term
                 if fits:
@@ -192,6 +206,7 @@ class Follower:
                 break
         if new:
             state.append(new)
+            # Its predecessor was verified (`_append`), so the new end is.
             self.verified = log.end
             state.sync()
         return fits
@@ -200,6 +215,7 @@ class Follower:
 
     def _commit(self, request: PushRequest) -> None:
         state = self.state
+        # What the leader has committed beyond `verified` may differ here.
         state.commit(min(request.commit_index, self.verified))
         self._check_recovered()
 
@@ -220,8 +236,10 @@ class Follower:
         """Compare the sent entry with the stored one, in everything but the CRC fields (DL-F07)."""
         log, entry = self.state.log, request.entries[0]
         if self._end_requested:
+            # The leader's first comparison after refused pushes is of the end of its log.
             self._leader_end = max(self._leader_end, entry.index)
         self._reported_end = log.epoch, log.end
+        # None for an index outside the log, which never equals the entry.
         if log.entry(entry.index) != entry:
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
@@ -233,6 +251,7 @@ class Follower:
         state, log, entry = self.state, self.state.log, request.entries[0]
         keep = log.entry(entry.index) == entry
         if keep and entry.index < self.verified:
+            # Without this, a duplicate that the network delayed would cut entries that were acknowledged meanwhile.
             self._answer_durable(token, request, entry.index)  # delayed duplicate: the entries after it are verified
             return
         first_removed = LedgerIndex(entry.index + 1) if keep else entry.index
@@ -241,6 +260,8 @@ class Follower:
             # It would drop the whole log, so the leader must have seen the current end in a COMPARE response.
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
+        # Committed entries are never removed where the logs overlap; if they do not, this member has fallen behind and
+        # restarts.
         if overlap and first_removed <= min(state.committed, log.end):
             state.alarm(
                 f"truncation refused leader={request.leader_id} index={first_removed} committed={state.committed}"
@@ -255,6 +276,7 @@ class Follower:
                 self._cut(first_removed, entry.end_pos)
         else:
             self._replace(entry, request.members)
+        # Before the commit below, which is limited by it.
         self.verified = entry.index
         state.sync()
         self._commit(request)
@@ -264,13 +286,16 @@ class Follower:
         """Truncate at the entry's index and append it; if its position does not match, restart the log at that position."""
         state, log = self.state, self.state.log
         before = log.entry(LedgerIndex(entry.index - 1))
+        # A predecessor of a higher term cannot be in the leader's log: that is not the prefix.
         if before is not None and before.term <= entry.term:
             if log.end >= entry.index:
                 self._cut(entry.index, before.end_pos)
+            # Equal index and position do not prove that the entries before are equal, so both conditions.
             if entry.pos == log.position_for(entry.size) and self._prefix_is_sure(entry):
                 state.append((entry,))
                 return
         state.restart_log(entry, members)
+        # Responses for entries of the log that was dropped.
         self._drop_unsynced(LedgerIndex(0))
         state.append((entry,))
 
@@ -280,6 +305,7 @@ class Follower:
 
     def _cut(self, index: LedgerIndex, end_pos: int) -> None:
         self.state.cut(index, end_pos)
+        # After the truncation: the refusals carry the new end.
         self._drop_unsynced(index)
 
     def _drop_unsynced(self, index: LedgerIndex) -> None:

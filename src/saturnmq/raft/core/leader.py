@@ -23,8 +23,8 @@ from saturnmq.raft.core.progress import PeerProgress, PeerState, ProgressEvent, 
 from saturnmq.raft.core.state import NEVER, MemberState
 from saturnmq.raft.core.voting import quorum_index
 
-BATCHES_UNDER_WAY: Final = 2
-PUSH_PENDING_BYTES_MAX: Final = 33_554_432
+BATCHES_UNDER_WAY: Final = 2  # a third one waits until it is full, see `_may_grow`
+PUSH_PENDING_BYTES_MAX: Final = 33_554_432  # bytes
 DEPARTING_PUSH_MS: Final = 100  # between attempts to push to a removed member
 DEPARTING_MS: Final = 10_000  # how long a removed member is informed at most
 REPEATS_MAX: Final = 3  # responses REPEATED_PUSH to pushes of the next entry before the leader compares again
@@ -60,8 +60,10 @@ class Leader:
         """Fail pending proposals with TERM_CHANGED at once (DL-X09); a new leader starts with fresh progress per peer."""
         state = self.state
         while self.proposals:
+            # Their outcome is not known: the next leader may still commit the entries.
             waiting = self.proposals.popleft()
             state.reply(waiting.token, self._refuse(Code.TERM_CHANGED))
+        # New objects: `_is_current` recognizes responses to an earlier leadership by them.
         self.peers = {}
         self._departs_ms.clear()
         state.departing = {}
@@ -72,6 +74,7 @@ class Leader:
 
     def _removed_by_another(self) -> Iterator[str]:
         """Members that an earlier leader removed; not known to be committed here, so that leader may not have informed them."""
+        # That leader may have been lost before it could send them the entry that removes them.
         former = self.state.former
         return (peer for peer in (former.addresses if former is not None else ()) if peer != self.state.self_id)
 
@@ -106,6 +109,7 @@ class Leader:
 
     def _append_noop(self) -> None:
         state = self.state
+        # A log that is committed to its end needs no entry of this term to commit it.
         if self.noop is not None and state.log.end > state.committed and not state.disk_full:
             self.append([self.noop])
 
@@ -126,9 +130,11 @@ class Leader:
         refusal = self.refusal()
         if refusal is None and not (bodies and all(bodies)):
             refusal = Code.REQUEST_WITH_EMPTY_BODYS
+        # The limit counts the header (DL-A06).
         if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
             refusal = Code.UNEXPECTED_ARGUMENT  # over the size limit of an entry (DL-A06)
         codec = state.configurations.codec
+        # Rejected here too: a body that looks like a configuration would change the group, no matter where it comes from.
         if refusal is None and codec is not None and any(codec.decode(body) is not None for body in bodies):
             refusal = Code.UNEXPECTED_ARGUMENT  # members are changed by `Membership` only
         if refusal is not None:
@@ -156,6 +162,7 @@ class Leader:
             return Code.NOT_LEADER
         if state.transferee is not None:
             return Code.LEADER_TRANSFERRING
+        # Back-pressure: without a quorum the log would grow, and every entry of it would have to be replicated later.
         if state.log.end - state.committed > state.settings.pending_requests_max:
             return Code.LEADER_PENDING_FULL
         return Code.DISK_FULL if state.disk_full else None
@@ -170,6 +177,7 @@ class Leader:
             entries.append(Entry(LedgerIndex(index), term, pos, stamp(body, pos), size=size))
             end = pos + size
         state.append(entries)
+        # Requested now, awaited later: pushes go out while the disk works.
         state.sync()
         return entries
 
@@ -192,6 +200,7 @@ class Leader:
         index = quorum_index([durable if name == self_id else peers[name].watermark for name in state.voters])
         if index > state.committed:
             entry = state.log.entry(index)
+            # An entry of an earlier term is committed only by one of this term after it (Raft, figure 8).
             if entry is not None and entry.term == state.term:
                 state.commit(index)
         while self.proposals and self.proposals[0].index <= state.committed:
@@ -204,6 +213,7 @@ class Leader:
         state = self.state
         if state.role is not Role.LEADER:
             return
+        # In the order of proposals, all with the same wait: the first deadline is the earliest.
         while self.proposals and state.now_ms >= self.proposals[0].deadline_ms:
             late = self.proposals.popleft()
             state.reply(late.token, self._refuse(Code.WAIT_QUORUM_ACK_TIMEOUT))
@@ -228,6 +238,7 @@ class Leader:
         due_ms = -1
         if progress.state is PeerState.APPEND and progress.pending:
             pushed = progress.pending.get(LedgerIndex(progress.matched + 1))
+            # One ms later than the timeout, because `_push_again` compares with `<=`.
             due_ms = pushed.sent_ms + settings.push_timeout_ms + 1 if pushed is not None else NEVER
         if progress.state is PeerState.APPEND and progress.next_index > log.end:
             idle_ms = progress.last_push_ms + settings.commit_idle_ms + 1
@@ -241,8 +252,10 @@ class Leader:
     def push(self, progress: PeerProgress) -> None:
         """Send the requests that this peer can accept now."""
         state = self.state
+        # A COMPARE or TRUNCATE is answered before anything else is sent (DL-P04).
         if state.log.empty or progress.probing or state.now_ms < progress.pause_until_ms:
             return  # nothing is sent from an empty log (DL-P05)
+        # Earlier it would stop voting although the group may still need its vote for this very entry.
         if progress.peer in self._departs_ms and state.configuration.index > state.committed:
             return  # a former member gets the entry that removes it when no vote of it is needed any more
         if progress.state is PeerState.COMPARE:
@@ -255,6 +268,7 @@ class Leader:
     def _compare(self, progress: PeerProgress) -> None:
         log = self.state.log
         search = progress.search
+        # Retention may have deleted the entry to compare, or a new search begins: at the end, where a healthy peer matches.
         if search is None or not log.begin <= search.at <= log.end:
             search = progress.search = Search(NO_INDEX, log.end, log.end)
         self._probe(progress, PushKind.COMPARE, search.at)
@@ -263,6 +277,7 @@ class Leader:
         """Send a COMPARE or TRUNCATE; nothing else is sent to the peer until its response (DL-P04)."""
         entry = self.state.log.entry(index)
         if entry is None:
+            # Deleted by retention between two steps of the search.
             self._lost(progress)
             return
         progress.probing = True
@@ -273,16 +288,19 @@ class Leader:
     def _probed(
         self, progress: PeerProgress, term: Term, kind: PushKind, index: LedgerIndex, response: Response | None
     ) -> None:
+        # A response from before a role change must not touch the new progress.
         if not self._is_current(progress, term):
             return
         progress.probing = False
         search, begin = progress.search, self.state.log.begin
         code = response.code if isinstance(response, PushResponse) else Code.NETWORK_ERROR
         if isinstance(response, PushResponse) and self.state.settings.batch_push_auto:
+            # Learned again with each probe: the peer may have been replaced by an older version.
             progress.reads_batches = response.count > 0  # DLedger before 0.2.6 sends no count
         if code == Code.SUCCESS and isinstance(response, PushResponse):
             if kind is PushKind.TRUNCATE:
                 self._start_appends(progress, ProgressEvent.CUT, index)
+            # The compared entry is the peer's last: there is nothing to remove.
             elif index == response.end_index:
                 self._start_appends(progress, ProgressEvent.MATCHED, index)
             else:
@@ -291,6 +309,7 @@ class Leader:
             self._diverged(progress, search.missed(response, begin) if search is not None else None)
         else:
             self._lost(progress)
+        # At once: otherwise each step of a search would wait for a tick.
         self.push(progress)
 
     def _start_appends(self, progress: PeerProgress, event: ProgressEvent, index: LedgerIndex) -> None:
@@ -315,6 +334,7 @@ class Leader:
             progress.on(ProgressEvent.LOST)  # deleted by retention here; COMPARE finds the new begin (DL-P13)
             return
         while progress.next_index <= log.end and len(progress.pending) < settings.push_pending_max:
+            # Bounded by bytes, and at least one entry: a large one has to go out too.
             entries = self._slice(progress.next_index, log.end, self._batch_bytes(progress))
             if (
                 not entries
@@ -327,6 +347,7 @@ class Leader:
             progress.next_index = LedgerIndex(entries[-1].index + 1)
         if progress.next_index <= log.end:
             self._push_again(progress)
+        # An idle peer learns the committed index only this way (DL-P08).
         elif now_ms - progress.last_push_ms > settings.commit_idle_ms:
             self._push_again(progress)
             progress.last_push_ms = now_ms
@@ -357,6 +378,7 @@ class Leader:
 
     def _too_much(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> bool:
         """Whether the in-flight bytes to this peer would exceed the limit: 1000 large entries would exhaust memory."""
+        # The oldest push in flight: its first entry is where the bytes in flight begin.
         first = self.state.log.entry(next(iter(progress.pending))) if progress.pending else None
         return first is not None and entries[-1].end_pos - first.pos > PUSH_PENDING_BYTES_MAX
 
@@ -386,6 +408,7 @@ class Leader:
         if second != progress.quota_second:
             progress.quota_second, progress.quota_bytes = second, 0
         if progress.quota_bytes >= settings.push_quota_bytes:
+            # The rest of this second is for the others (DL-P14).
             progress.pause_until_ms = (second + 1) * 1000
             return False
         progress.quota_bytes += sum(entry.size for entry in entries)
@@ -399,6 +422,7 @@ class Leader:
             return
         indexes = map(LedgerIndex, range(first, pushed.last + 1))
         entries = tuple(filter(None, map(self.state.log.entry, indexes)))
+        # Entries may have been deleted by retention since they were sent first.
         if len(entries) == pushed.last - first + 1:
             self._send_append(progress, entries)
         else:
@@ -406,6 +430,7 @@ class Leader:
 
     def _send_append(self, progress: PeerProgress, entries: tuple[Entry, ...]) -> None:
         state, first, last = self.state, entries[0].index, entries[-1].index
+        # Overwritten by a re-push, so that its timeout begins again.
         progress.pending[first] = Pushed(last, state.now_ms)
         progress.last_push_ms = state.now_ms
         request = self._request(progress, PushKind.APPEND, entries, batch=self._batch_bytes(progress) > 0)
@@ -422,12 +447,15 @@ class Leader:
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.SUCCESS and response.index is not None:
+            # A follower of DLedger 0.2 sends no count and confirms one entry only (DL-P16).
             held = LedgerIndex(response.index + max(response.count, 1) - 1)
             if progress.pending.pop(first, None) is not None:  # else the response is older than a COMPARE
+                # Limited: a peer that confirms more than it was sent is wrong.
                 progress.hold(min(held, last))
             self.advance()
             self.push(progress)
         elif progress.state is PeerState.APPEND and first in progress.pending:
+            # Only this push decides: later ones are refused as long as it is missing.
             if response.code == Code.REPEATED_PUSH and first == progress.matched + 1:
                 progress.repeats += 1
             if response.code == Code.INCONSISTENT_STATE or progress.repeats > REPEATS_MAX:
@@ -436,6 +464,7 @@ class Leader:
     def _refused(self, progress: PeerProgress) -> None:
         """Compare at once, but pause before comparing again with a peer that keeps refusing (disk full, for example)."""
         state = self.state
+        # Else leader and peer would exchange refusals without a pause.
         again = state.now_ms - progress.refused_ms < state.settings.push_error_pause_ms
         progress.refused_ms = state.now_ms
         progress.on(ProgressEvent.LOST)
@@ -473,6 +502,7 @@ class Leader:
             commit_index=state.committed,
             entries=entries,
             batch=batch,
+            # A member that restarts its log at this entry cannot know the configuration in use before it.
             members=self._members_before(entries[0]) if kind is PushKind.TRUNCATE else None,
         )
 

@@ -72,14 +72,17 @@ class Heartbeats:
         self.round = None
         if self.state.role is Role.LEADER:
             self.live, self.supports_changes = {}, {}
+            # Not 0: a failed first round must not depose a leader that was just elected (DL-X07).
             self.lease_until_ms = dict.fromkeys(self.state.other_members, now_ms + self.state.settings.lease_timeout_ms)
         elif self.state.role is Role.FOLLOWER:
+            # Overdue from the start; the heartbeat that made this member a follower extends it right after this call.
             self.patient_until_ms, self.state.leader_promised_ms = now_ms, -1
 
     def members_changed(self) -> None:
         """A new member has not extended the lease yet; a former one does not count any more."""
         if self.state.role is Role.LEADER:
             lease_ends_ms = self.lease_until_ms
+            # -1: a new member counts only once it has answered this leader.
             self.lease_until_ms = {peer: lease_ends_ms.get(peer, -1) for peer in self.state.other_members}
 
     @property
@@ -88,6 +91,7 @@ class Heartbeats:
         until_ms: Collection[int] = self.lease_until_ms.values()
         state = self.state
         needed = state.quorum_others
+        # Learners answer too, but a lease that they extend would say nothing about the next election.
         if len(until_ms) != len(state.other_voters):  # there are learners
             until_ms = [self.lease_until_ms[peer] for peer in state.other_voters]
         if needed == 1:  # fast path: evaluated before every append
@@ -103,6 +107,7 @@ class Heartbeats:
     def tick(self) -> None:
         state = self.state
         if state.role is Role.LEADER:
+            # The lease is looked at before a heartbeat: one sent after its end would extend what may be another leader's time.
             if self.lease_is_good() and (self.sent_ms < 0 or state.now_ms - self.sent_ms > self.timers.interval_ms):
                 self._beat()
         elif state.role is Role.FOLLOWER and state.now_ms > self.patient_until_ms:
@@ -123,6 +128,7 @@ class Heartbeats:
         state = self.state
         if state.now_ms < self.lease_ends_ms:
             return True
+        # For the log: the lease began a lease's length before it ended.
         elapsed_ms = state.now_ms - self.lease_ends_ms + state.settings.lease_timeout_ms
         state.alarm(f"leader stepped down reason=lease_expired term={state.term} elapsed_ms={elapsed_ms}")
         state.become_candidate(state.term)
@@ -133,10 +139,12 @@ class Heartbeats:
         state = self.state
         self.sent_ms = state.now_ms
         own_votes = int(state.votes)
+        # A leader that has removed itself does not count itself (core/membership.py).
         beat = self.round = HeartbeatRound(
             state.term, state.now_ms, state.settings.lease_timeout_ms, own_votes, own_votes
         )
         announced_ms = self.timers.announced_ms
+        # A former member is kept as a follower until it has the entry that removes it.
         for peer in (*state.other_members, *state.departing):
             state.send(peer, self._request(peer, announced_ms), partial(self._answered, beat, peer))
 
@@ -170,11 +178,13 @@ class Heartbeats:
     def _answered(self, beat: HeartbeatRound, peer: str, response: Response | None) -> None:
         """Count a response (DL-H02..DL-H04); late ones count too while this member leads the term of the round."""
         state = self.state
+        # An answer of an earlier leadership extends nothing.
         if state.role is not Role.LEADER or beat.term != state.term:
             return
         code = response.code if isinstance(response, HeartBeatResponse) else Code.NETWORK_ERROR
         if peer not in self.lease_until_ms:
             return  # a former member
+        # Any response counts as alive, a refusal too (DL-H04).
         self.live[peer] = code != Code.NETWORK_ERROR
         counts = peer in state.voters
         beat.answered += counts
@@ -186,18 +196,22 @@ class Heartbeats:
             beat.success += counts
             if peer not in self.confirmed:
                 self.confirmed |= {peer}
+            # From the time of sending, not of the answer: the follower's own timeout may have begun right after it was sent.
             self.lease_until_ms[peer] = max(self.lease_until_ms[peer], beat.sent_ms + beat.lease_ms)
         elif code == Code.TERM_NOT_READY:
             beat.not_ready += counts
+        # In Java this is one of several results, which a quorum of successes overrules (DL-X06).
         elif code == Code.EXPIRED_TERM and response is not None and response.term > state.term:
             self._higher_term(response.term)
             return
         elif code == Code.INCONSISTENT_LEADER:
             beat.inconsistent = True
+        # Decided, or no longer the newest round: its successes have been counted above.
         if beat is not self.round or beat.success >= state.quorum:
             return
         if beat.success + beat.not_ready >= state.quorum:
             self.sent_ms = -1  # those members adopt the term at their next tick: send again at ours
+        # Two leaders of one term: only all answers together show that no quorum follows this one (DL-H03).
         elif beat.inconsistent and beat.answered == len(state.voters):
             state.become_candidate(state.term)
 
@@ -207,6 +221,7 @@ class Heartbeats:
         Waiting until a majority reports it would lock that member out.
         """
         state = self.state
+        # Rate-limited: a member that raises its term again and again could otherwise keep the group without a leader.
         if state.now_ms - self.stepped_down_ms < state.settings.election_timeout_ms:
             return
         self.stepped_down_ms = state.now_ms
@@ -216,6 +231,7 @@ class Heartbeats:
     def receive(self, request: HeartBeatRequest) -> HeartBeatResponse:
         """Answer a leader's heartbeat (DL-H05, DL-H06). A response to Java has no fields but the code, and the term with 403."""
         state = self.state
+        # Only an interval that this member acts on is echoed; the leader takes the echo as consent.
         echo = request.interval_ms if self.timers.base.announces_interval else None
         code, term = self._check(request), NO_TERM
         if code == Code.EXPIRED_TERM:
@@ -223,16 +239,20 @@ class Heartbeats:
         elif code == Code.TERM_NOT_READY:
             self.elector.see_higher_term(request.term)
         elif code == Code.INCONSISTENT_LEADER:
+            # Never in a correct group: it shows two members with one id, or a term file that was restored.
             state.alarm(f"second leader rejected term={state.term} leader={state.leader_id} sender={request.leader_id}")
+        # 0 reports the end of the leadership (`_resign`).
         elif code == Code.SUCCESS and echo is not None and echo <= 0:
             self.resigned = request.leader_id, request.term
             if state.role is Role.FOLLOWER:
                 state.become_candidate(state.term)
+        # A heartbeat that its leader's report has overtaken on the way would make that leader be followed again.
         elif code == Code.SUCCESS and self.resigned != (request.leader_id, request.term):
             if state.leader_id is None:
                 assert request.leader_id is not None
                 state.become_follower(request.leader_id)
             patience_ms = self.timers.patience_ms(request.interval_ms)
+            # A shorter interval must not shorten what an earlier heartbeat allowed: the leader may have switched meanwhile.
             self.patient_until_ms = max(self.patient_until_ms, state.now_ms + patience_ms)
             if echo is not None:
                 promised_ms = state.now_ms + self.timers.promised_ms(echo)
@@ -242,6 +262,7 @@ class Heartbeats:
 
     def _check(self, request: HeartBeatRequest) -> Code:
         state = self.state
+        # In the order of DLedger, by which its members choose their reaction (DL-H05, DL-H06).
         if not state.trusts(request.leader_id, request.changes):
             return Code.UNKNOWN_MEMBER
         if request.leader_id == state.self_id:

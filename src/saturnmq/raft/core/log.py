@@ -61,8 +61,10 @@ class EntryLog:
 
     def entry(self, index: LedgerIndex) -> Entry | None:
         """The entry; None outside begin..end, and if its file was deleted in the meantime."""
+        # `begin` is -1 in an empty log, where index -1 would pass the comparison.
         if not self.begin <= index <= self.end or index < 0:
             return None
+        # The reader may not have it yet: actions are executed after the core has returned.
         return self._cache.get(index) or self._reader.entry(index)
 
     def position_for(self, entry_bytes: int) -> int:
@@ -74,8 +76,10 @@ class EntryLog:
         for entry in entries:
             index, size = entry.index, entry.size
             if index != self.next_index or entry.term < self.end_term:
+                # The condition is evaluated here, so that its text is formatted only for a failure; this is the hot path.
                 invariant(False, f"{index} of term {entry.term} follows {self.end} of term {self.end_term}")
             if self.end < 0:
+                # The first entry of an empty log need not be 0: it may have restarted at the leader's begin.
                 self.begin = index
             self.end = index
             self.next_index = LedgerIndex(index + 1)
@@ -90,13 +94,17 @@ class EntryLog:
         invariant(last is not None, f"cut at {index} of a log {self.begin}..{self.end}")
         assert last is not None
         for removed in range(index, self.end + 1):
+            # Else a later entry with this index would be hidden by the removed one.
             self._evict(removed)
         self.end = LedgerIndex(index - 1)
         self.next_index = index
         self.end_term = last.term
         self.end_pos = end_pos
+        # A sync that is running covers entries which are no longer there; its completion must not count.
         self.epoch += 1
+        # The entries that stay were durable and still are.
         self.durable = min(self.durable, self.end)
+        # From here the reader is behind the core again.
         self._unwritten_from = min(self._unwritten_from, index)
 
     def restart(self, index: LedgerIndex, end_pos: int) -> None:
@@ -118,6 +126,7 @@ class EntryLog:
         while len(cache) > CACHE_ENTRIES_MAX or self._cache_bytes > CACHE_BYTES_MAX:
             # Computed, because next(iter(cache)) would first step over all deleted slots of the dict.
             oldest = self.end - len(cache) + 1
+            # Not written yet: the cache has the only copy.
             if oldest >= self._unwritten_from:
                 break
             self._evict(oldest)

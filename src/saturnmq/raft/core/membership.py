@@ -63,8 +63,10 @@ class Membership:
     def progress(self) -> None:
         """After every input: answer the caller of a committed change; a leader that is removed steps down."""
         state = self.state
+        # By index: the term of the entry is this leader's, whose log is only extended.
         if self.pending is not None and self.pending.index <= state.committed:
             self._answer(Code.SUCCESS, None)
+        # Not earlier: until it is committed, this member is the one that replicates it.
         if state.role is Role.LEADER and not state.votes and state.configuration.index <= state.committed:
             state.alarm(f"leader stepped down reason=removed term={state.term}")
             state.become_candidate(state.term)
@@ -80,10 +82,12 @@ class Membership:
                 changed, refusal = change_or_refusal, self._unsafe(request, change_or_refusal)
             else:
                 refusal = change_or_refusal
+        # After all other checks: the no-op is written only for a change that could be made.
         if refusal is None and not self._own_term_committed():
             self.leader.append_noop_of_term()
             self.leader.advance()
             self.leader.push_all()
+            # A group of one voter with ASYNC_FLUSH has committed it at once; all others need a round.
             if not self._own_term_committed():
                 refusal = Code.LEADER_NOT_READY, "the leader has not committed an entry of its term yet; try again"
         if refusal is not None or request.dry_run:
@@ -95,6 +99,7 @@ class Membership:
         assert codec is not None, "checked in _not_now"
         (entry,) = self.leader.append([codec.encode(changed)])
         self.pending = PendingChange(token, entry.index, state.now_ms + state.settings.append_wait_ms)
+        # A single voter commits without any answer.
         self.leader.advance()
         self.leader.push_all()
 
@@ -109,6 +114,7 @@ class Membership:
             return refusal, f"{refusal.name}, the leader is {state.leader_id or 'not known'}"
         if not self.heartbeats.is_confirmed:
             return Code.LEADER_NOT_READY, "no majority has answered this leader yet; try again"
+        # One at a time: two uncommitted changes may have majorities without a common member.
         if self._another_is_pending():
             return Code.REPEATED_REQUEST, f"the change at index {state.configuration.index} is not committed yet"
         return None
@@ -118,6 +124,7 @@ class Membership:
 
     def _own_term_committed(self) -> bool:
         state = self.state
+        # The last committed entry has the highest term, so one look is enough.
         entry = state.log.entry(state.committed)
         return entry is not None and entry.term == state.term
 
@@ -125,14 +132,17 @@ class Membership:
         """The configuration after the change, or why there is none."""
         now, name, address = self.state.configuration, request.member_id or "", request.address or ""
         if request.kind is ChangeKind.ADD_LEARNER:
+            # The port is checked apart: the pattern allows five digits, up to 99,999.
             port = int(address.rpartition(":")[2]) if ADDRESS.fullmatch(address) else 0
             if not _ID.fullmatch(name) or not 0 < port < 65_536:
                 text = f"a new member needs an id of one letter and digits and host:port, not {name!r} {address!r}"
                 return Code.UNEXPECTED_ARGUMENT, text
             if name in now.addresses or address in now.addresses.values():
                 return Code.UNEXPECTED_ARGUMENT, f"{name} or {address} is a member already"
+            # Members may still count the votes and acknowledgements of the old one under this id.
             if name in now.removed:
                 return Code.UNEXPECTED_ARGUMENT, f"{name} was removed; a new member needs an id that was never used"
+            # The number is the brokerId of the member's broker, which must be unique in a group.
             if int(name[1:]) in {int(member[1:]) for member in now.addresses if _ID.fullmatch(member)}:
                 return Code.UNEXPECTED_ARGUMENT, f"the number of {name} is that of another member's id"
             if len(now.addresses) >= MEMBERS_MAX:
@@ -145,6 +155,7 @@ class Membership:
                 return Code.UNEXPECTED_ARGUMENT, f"{name} votes already"
             return now.promoted(name)
         if request.kind is ChangeKind.REMOVE:
+            # No quorum could be formed afterwards, not even to undo it.
             if now.voters == (name,):
                 return Code.ILLEGAL_MEMBER_STATE, f"{name} is the last voter"
             return now.without(name)
@@ -162,18 +173,21 @@ class Membership:
             )
         if request.kind is ChangeKind.PROMOTE:
             peers, needed = self.leader.peers, state.configuration.index
+            # Until it has caught up, it could not help to commit, and a group of two voters would stop for that long.
             lag = state.log.end - peers[name].watermark
             if not live.get(name):
                 return Code.FALL_BEHIND_TOO_MUCH, f"{name} did not answer the last heartbeat"
             if lag > state.settings.learner_lag_max:
                 text = f"{name} is {lag} entries behind; at most {state.settings.learner_lag_max} are allowed"
                 return Code.FALL_BEHIND_TOO_MUCH, text
+            # A member without the entry would refuse the new voter's requests.
             missing = [peer for peer in state.other_members if peers[peer].watermark < needed]
             if missing:
                 return (
                     Code.FALL_BEHIND_TOO_MUCH,
                     f"not informed of {name} yet: {', '.join(missing)}; wait for them, or remove those that are lost",
                 )
+        # Counted after the change: with three voters, one of which is down, removing a live one would stop the group.
         voters = changed.voters
         reachable = [voter for voter in voters if voter == state.self_id or live.get(voter)]
         if len(reachable) < quorum(len(voters)):

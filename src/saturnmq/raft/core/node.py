@@ -99,14 +99,17 @@ class Node:
             log=log,
             term=hard_state.term,
             voted_for=hard_state.voted_for,
+            # A crash may have taken entries that the checkpoint counted as committed.
             committed=min(committed, log.end),
             known_max_term=hard_state.term,
             stored=tuple(configurations),
         )
         self._state.start()
+        # After `start`, so that the alarm is the first thing the operator reads.
         if incomplete:
             self._state.recovering = True
             self._state.alarm(f"acknowledged entries missing, no votes until recovered end={log.end}")
+        # An entry of this term was accepted, so the term was reached; the vote in it is unknown and not given again.
         if log.end_term > hard_state.term:  # the term file is older than the log (DL-X01)
             self._state.term, self._state.voted_for = log.end_term, None
             self._state.known_max_term = log.end_term
@@ -119,6 +122,8 @@ class Node:
         self._transfers = Transfers(self._state, self._elector, self._heartbeats, self._leader)
         self._membership = Membership(self._state, self._leader, self._heartbeats)
         followed = (self._heartbeats, self._timers, self._leader)
+        # In this order they are notified of a role change: the elector's state is reset before the heartbeats of a new leader
+        # begin.
         self._state.parts = [self._elector, *followed, self._follower, self._transfers, self._membership]
         self._state.members_changed = [part.members_changed for part in followed]
         self._term_limit = TermLimit(self._state)
@@ -252,6 +257,7 @@ class Node:
     def holds_lease(self, now_ms: int) -> bool:
         """Whether this member leads, its lease has not expired, and it has not handed the leadership over (DL-X08)."""
         heartbeats = self._heartbeats
+        # Without a confirmed quorum the lease of a new leader is only assumed, so that it does not step down at once.
         leads = self._state.role is Role.LEADER and now_ms < heartbeats.lease_ends_ms
         return leads and heartbeats.is_confirmed and not self._transfers.handed_over
 
@@ -277,6 +283,7 @@ class Node:
     def tick(self, now_ms: int) -> list[Action]:
         """Run the timers that are due (DL-E02)."""
         self._enter(now_ms)
+        # Heartbeats first: a leader whose lease has expired must not act as leader in the rest of the tick.
         if self._state.settings.elector_enabled:
             self._heartbeats.tick()
             self._elector.tick()
@@ -285,6 +292,7 @@ class Node:
         self._transfers.tick()
         self._membership.tick()
         actions = self._leave()
+        # An action may have started a timer, so the next tick is due at once.
         self._settled = not actions
         return actions
 
@@ -307,8 +315,10 @@ class Node:
     def response(self, now_ms: int, call: int, response: Response | None) -> list[Action]:
         """Handle the response to a Send; None if the call failed. A second response to the same call is ignored."""
         self._enter(now_ms)
+        # The call counts as failed, so that its callback runs and goes on.
         if response is not None and self._term_limit.exceeded(response, "response"):
             response = None
+        # Removed before it is called: the callback may send again.
         answered = self._state.calls.pop(call, None)
         if answered is not None:
             answered(response)
@@ -342,6 +352,7 @@ class Node:
 
     def _check_lease(self) -> None:
         """Check the lease between ticks too: the process may have been paused since the last one."""
+        # With the elector off there are no heartbeats, and no lease to expire.
         if self._state.role is Role.LEADER and self._state.settings.elector_enabled:
             self._heartbeats.lease_is_good()
 
@@ -354,8 +365,10 @@ class Node:
         """The fsync requested by SyncLog(epoch, end_index) is done. Ignored after a storage failure (DUR-06)."""
         self._enter(now_ms)
         log = self._state.log
+        # An older epoch synced entries that were truncated since; a lower index is a completion out of order.
         if self._state.failed is None and epoch == log.epoch and end_index > log.durable:
             log.durable = end_index
+            # The truncation is on disk now: older generations of the configuration are needed no longer.
             self._state.settle_members()
             self._follower.synced()
             if self._state.role is Role.LEADER:
@@ -369,6 +382,7 @@ class Node:
         if state.failed is None:
             state.failed = why
             state.alarm(f"storage failed term={state.term} error={why}")
+            # Its answers could still make this member leader.
             self._elector.round = None
             state.become_candidate(state.term)
         return self._leave()
@@ -377,6 +391,7 @@ class Node:
         """Set the disk-full flag; while it is set, appends are refused with 415 DISK_FULL (DL-S10)."""
         self._enter(now_ms)
         self._state.disk_full = full
+        # A leader elected while the disk was full has no entry of its term, and could not commit.
         if not full:
             self._leader.space_freed()
             self._proposed()
@@ -393,6 +408,7 @@ class Node:
         self._enter(now_ms)
         state = self._state
         refusal = None
+        # Before the kind of request: a stranger's request must not change anything, not even the known term.
         if request.remote_id != state.self_id:
             refusal = Code.UNKNOWN_MEMBER
         elif request.group != state.group:
@@ -403,6 +419,7 @@ class Node:
             state.reply(token, self._refuse(request, refusal))
         elif isinstance(request, PushRequest):
             self._follower.push(token, request)
+            # The append may have brought the entries that a transfer waits for.
             self._transfers.progress()
         elif isinstance(request, VoteRequest):
             state.reply(token, self._elector.vote(request))
@@ -426,11 +443,14 @@ class Node:
 
     def _enter(self, now_ms: int) -> None:
         state = self._state
+        # A clock that steps back must not: leases and timeouts would be extended.
         state.now_ms = max(state.now_ms, now_ms)
         self._settled = False
+        # Whatever the last input emitted has been executed by now (duty 1 of the caller).
         state.log.written()
 
     def _leave(self) -> list[Action]:
+        # After every input, whichever it was: a commit can come from any of them.
         self._membership.progress()
         out = self._state.out
         self._state.out = []
@@ -443,10 +463,12 @@ class Node:
         state, index = self._state, request.begin_index
         code, entries = Code.SUCCESS, ()
         entry = state.log.entry(index)
+        # A follower's entries may still be truncated.
         if state.role is not Role.LEADER:
             code = Code.NOT_LEADER
         elif index < max(state.log.begin, 0):
             code = Code.INDEX_LESS_THAN_LOCAL_BEGIN
+        # An uncommitted entry may never come to be (DL-X17).
         elif index > state.committed or entry is None:
             code = Code.INDEX_OUT_OF_RANGE
         else:
@@ -468,6 +490,7 @@ class Node:
     def _refuse(self, request: Request, code: Code) -> Response:
         state = self._state
         if isinstance(request, VoteRequest):
+            # A refusal must not count as a vote, for or against.
             return VoteResponse(group=request.group, term=state.term, code=code, vote_result=VoteResult.UNKNOWN)
         if isinstance(request, PushRequest):
             first = request.entries[0].index if request.entries else None

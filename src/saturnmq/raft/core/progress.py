@@ -68,13 +68,18 @@ class Search:
         the result is the leader's begin (spec section 3.4 rule 3).
         """
         if response.end_index < self.low:
+            # The peer is shorter than what it once confirmed: it was restored, or its disk was replaced.
             self.low = NO_INDEX  # the peer lost the entry that had matched
+        # The logs do not overlap: the peer has to start again at the leader's first entry.
         if response.end_index < begin or self.at < response.begin_index:
             return begin
         if self.at > response.end_index:
+            # The peer cannot hold anything above its end: compare there next.
             self.high = self.at = min(response.end_index, self.high)
             return None
+        # The peer has another entry there, so the common part ends before it.
         self.high = LedgerIndex(self.at - 1)
+        # Below the peer's begin nothing can be compared.
         return self._next(max(begin, response.begin_index), begin)
 
     def matched(self, begin: LedgerIndex) -> LedgerIndex | None:
@@ -84,10 +89,13 @@ class Search:
 
     def _next(self, floor: LedgerIndex, begin: LedgerIndex) -> LedgerIndex | None:
         if self.low >= self.high:
+            # -1: nothing in common was found, all of the peer's log is replaced.
             return max(self.low, begin)
+        # The last candidates lie before what both logs still have.
         if self.high < floor:
             return begin
         low = max(LedgerIndex(self.low + 1), floor)
+        # Rounded up: `low` is known to match, so asking for it again would not end the search.
         self.at = LedgerIndex((low + self.high + 1) // 2)
         return None
 
@@ -124,6 +132,7 @@ class PeerProgress:
             return
         self.state = target
         if target is not PeerState.APPEND:
+            # Responses to them may still arrive; without an entry here they change nothing.
             self.pending.clear()
             self.repeats = 0
         if target is not PeerState.COMPARE or event is ProgressEvent.LOST:
@@ -135,11 +144,13 @@ class PeerProgress:
         if index > self.matched:
             self.matched, self.repeats = index, 0
         pending = self.pending
+        # A dict keeps the order of sending, which is that of the indexes; a re-push keeps its place.
         while pending and (first := next(iter(pending))) <= self.matched and pending[first].last <= self.matched:
             del pending[first]
 
     def append_from(self, index: LedgerIndex) -> None:
         """The peer's log equals this one and ends at index: append from the entry after it (DL-P03)."""
+        # Set back on purpose: the peer may hold less than it once did, see `matched`.
         self.matched = NO_INDEX
         self.hold(index)
         self.next_index = LedgerIndex(index + 1)

@@ -146,6 +146,7 @@ class MemberState:
     def send(self, peer: str, request: Request, answered: Answered, *, timeout_ms: int | None = None) -> None:
         """Send a request; `answered` is called exactly once, with None if no response arrived."""
         self.next_call += 1
+        # Before the action: the caller may answer it while the list is executed.
         self.calls[self.next_call] = answered
         self.out.append(Send(self.next_call, peer, request, timeout_ms or self.settings.rpc_timeout_ms))
 
@@ -164,13 +165,17 @@ class MemberState:
 
     def next_term(self) -> None:
         """Raise the term, clear the vote, persist both (DL-E05)."""
+        # A leader or follower that changed its term on its own would act in a term without election.
         invariant(self.role is Role.CANDIDATE, "only a candidate raises its term")
+        # Straight to the highest term seen: every lower one would be refused (DL-E05).
         self.term = max(self.known_max_term, Term(self.term + 1))
+        # In the same write as the term: a crash between two writes could leave the old vote in the new term.
         self.voted_for = None
         self.out.append(PersistTerm(self.term, None))
 
     def vote_for(self, candidate: str) -> None:
         """Vote for candidate in this term; the vote is persisted before the response is sent (DL-E16)."""
+        # Two votes in one term can elect two leaders.
         invariant(self.voted_for in (None, candidate), f"second vote in term {self.term}")
         if self.voted_for is None:
             self.voted_for = candidate
@@ -184,6 +189,7 @@ class MemberState:
         changed = self.configurations.append(entries)
         if changed:
             last = self.stored[-1] if self.stored else ConfigurationGeneration()
+            # The file is written before the log changes: after a crash it must describe the log with and without this step.
             self._persist_members(*self.stored[:-1], ConfigurationGeneration(self.configurations.changes, last.begin))
         self.out.append(AppendEntries(tuple(entries)))
         if changed:
@@ -195,6 +201,7 @@ class MemberState:
         changed = self.configurations.cut(index)
         if changed:
             begin = self.stored[-1].begin if self.stored else None
+            # One generation more: a crash may undo the truncation until the log is synced.
             self._persist_members(*self.stored, ConfigurationGeneration(self.configurations.changes, begin))
         self.out.append(CutLog(index, end_pos))
         if changed:
@@ -206,6 +213,7 @@ class MemberState:
         self.configurations.restart(members)
         after = self.configurations.changes
         self._persist_members(*self.stored, ConfigurationGeneration(after, (entry.index, entry.term)))
+        # After the file, like the truncation above.
         self.log.restart(entry.index, entry.pos)
         self.out.append(CutLog(entry.index, entry.pos, restart=True))
         if before != after:
@@ -224,6 +232,7 @@ class MemberState:
     def former(self) -> Configuration | None:
         """The configuration before the one in use, while that is not known to be committed."""
         history = self.configurations.history
+        # Once the newest is committed, the older ones can no longer be in use anywhere that counts.
         return history[-2] if len(history) > 1 and history[-1].index > self.committed else None
 
     def trusts(self, name: str | None, changes: int | None) -> bool:
@@ -236,6 +245,7 @@ class MemberState:
             return True
         former, own_index = self.former, self.configuration.index
         newer = changes is not None and changes > own_index and self.configurations.codec is not None
+        # Of a member of a newer configuration nothing is known but what it sends itself.
         if not name or len(name) > _ID_LENGTH_MAX or not name.isprintable():
             return False  # a vote for it is written to the file of the term
         return newer or (former is not None and name in former.addresses)
@@ -248,6 +258,7 @@ class MemberState:
 
     def _persist_members(self, *generations: ConfigurationGeneration) -> None:
         """Write the file if it changes; a group that never changes has none."""
+        # Members that never change write no file, so that Java's directory layout stays as it is.
         if generations != self.stored and any(generation.configurations for generation in (*generations, *self.stored)):
             self.stored = generations
             self.out.append(PersistMembers(generations))
@@ -275,6 +286,7 @@ class MemberState:
 
     def become_candidate(self, term: Term) -> None:
         """Become candidate (DL-E20). A higher term is only remembered here; `next_term` adopts it later."""
+        # A late message of an old term changes nothing.
         if term < self.term:
             return
         self.known_max_term = max(self.known_max_term, term)
@@ -288,12 +300,14 @@ class MemberState:
 
     def become_follower(self, leader_id: str) -> None:
         """Follow leader_id in the current term (DL-E22)."""
+        # One leader per term: a second one shows a lost vote or two members with one id.
         invariant(self.role is not Role.LEADER, "a leader does not follow another in its own term")
         self._become(Role.FOLLOWER, leader_id)
 
     def _become(self, role: Role, leader_id: str | None) -> None:
         self.role = role
         self.leader_id = leader_id
+        # Every change of role ends a transfer; its parts answer the caller.
         self.transferee = None
         self.out.append(RoleChanged(role, self.term, leader_id))
         for part in self.parts:
@@ -306,13 +320,16 @@ class MemberState:
 
         The caller guarantees that this log equals the leader's up to index.
         """
+        # Clamped as in DLedger: the leader may have committed more than this log holds yet (DL-Q02).
         index = min(index, self.log.end)
         if index <= self.committed or index < self.log.begin or index < 0:
             return
         entry = self.log.entry(index)
+        # Deleted by retention; what follows commits it.
         if entry is None:
             return
         before, self.committed = self.committed, index
         self.out.append(Commit(index, entry.end_pos))
+        # `former` changes with this commit, and with it the members that must be reachable.
         if before < self.configurations.newest.index <= index:
             self.report_members()

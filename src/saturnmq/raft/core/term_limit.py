@@ -13,6 +13,7 @@ from saturnmq.raft.core.ids import TERM_MAX
 from saturnmq.raft.core.messages import DLedgerMessage, VoteRequest
 from saturnmq.raft.core.state import MemberState
 
+# Far more elections than a member can miss, far less than the range of terms.
 TERM_STEP_MAX: int = 1 << 20
 ALARM_INTERVAL_MS: int = 10_000
 
@@ -34,10 +35,12 @@ class TermLimit:
         """Whether the message carries a term above the limit; then it is to be refused, and an alarm may be emitted."""
         term = message.term
         if isinstance(message, VoteRequest):
+            # Its log may carry a higher term than the request itself.
             term = max(term, message.ledger_end_term)
         if term <= self.highest:
             return False
         state = self._state
+        # A sender that repeats itself must not fill the log.
         if self._alarmed_ms is not None and state.now_ms - self._alarmed_ms < ALARM_INTERVAL_MS:
             self._suppressed += 1
             return True

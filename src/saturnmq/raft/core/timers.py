@@ -66,6 +66,7 @@ class Timers:
         if not self.base.announces_interval:
             return False
         self.has_echo[peer] = response.interval_ms is not None
+        # Only voters: a learner's election timeout elects no leader.
         return self._use(all(self.has_echo[voter] for voter in self.state.other_voters))
 
     # the follower's side
@@ -79,11 +80,13 @@ class Timers:
         if not base.announces_interval:
             return base.election_timeout_ms
         longest_ms = self._longest_ms
+        # A Java leader: its heartbeats come at DLedger's interval, whatever this member prefers.
         if announced_ms is None:
             self._use(False)
             return longest_ms * base.heartbeat_leak_max
         shortest = base.fast or base
         self._use(base.fast is not None and announced_ms <= base.fast.heartbeat_interval_ms)
+        # Bounded on both sides: a leader that announces nonsense must not make its followers impatient or patient without end.
         return min(max(announced_ms, shortest.heartbeat_interval_ms), longest_ms) * base.heartbeat_leak_max
 
     def promised_ms(self, announced_ms: int) -> int:
@@ -97,12 +100,14 @@ class Timers:
 
     def _use(self, fast: bool) -> bool:
         state, base = self.state, self.base
+        # A peer that alternates between echo and none could otherwise switch the timers with every heartbeat.
         if fast == self.fast or base.fast is None or (fast and state.now_ms < self._fast_from_ms):
             return False
         self.fast = fast
         state.settings = base.fast if fast else base
         if not fast:
             self._fast_from_ms = state.now_ms + base.election_timeout_ms
+            # Followers still expect the fast interval until they have a heartbeat that announces the slow one.
             self.settles_ms = state.now_ms + base.fast.election_timeout_ms
         state.out.append(TimersChanged(fast))
         return True

@@ -50,6 +50,7 @@ class Incoming:
     target: Term = NO_TERM
 
     def repeated_by(self, request: TransferRequest) -> bool:
+        # The term too: a second transfer in a later term is a new one.
         return (request.transfer_id, request.term) == (self.request.transfer_id, self.request.term)
 
 
@@ -93,6 +94,7 @@ class Transfers:
         self.progress()
         state = self.state
         if self._checked_ms is None:
+            # The first check comes one interval after the start, as in DLedger (DL-L09).
             self._checked_ms = state.now_ms
         elif state.now_ms - self._checked_ms >= state.settings.preferred_check_ms * self._checks_passed_over:
             self._checked_ms = state.now_ms
@@ -103,6 +105,7 @@ class Transfers:
         if self._checked_ms is None:
             return self.state.now_ms
         due_ms = self._checked_ms + self.state.settings.preferred_check_ms * self._checks_passed_over
+        # A transfer that was sent ends by its response or the call's timeout, not by this deadline.
         if self.outgoing is not None and not self.outgoing.sent:
             due_ms = min(due_ms, self.outgoing.deadline_ms)
         return due_ms if self.incoming is None else min(due_ms, self.incoming.deadline_ms)
@@ -127,9 +130,11 @@ class Transfers:
             self._reply(token, Code.NOT_LEADER)
         elif self._lag(transferee) >= state.settings.transfer_lag_max:
             self._reply(token, Code.FALL_BEHIND_TOO_MUCH)
+        # `outgoing` may outlast the role, `transferee` does not.
         elif state.transferee is not None or self.outgoing is not None:
             self._reply(token, Code.LEADER_TRANSFERRING)
         else:
+            # Appends are refused from here on, so that the transferee can reach the end of a log that stands still.
             state.transferee = transferee
             self.outgoing = OutgoingTransfer(
                 token, transferee, state.term, state.now_ms + state.settings.transfer_wait_ms
@@ -149,6 +154,7 @@ class Transfers:
             if state.now_ms >= outgoing.deadline_ms:
                 self._end(outgoing, Code.FALL_BEHIND_TOO_MUCH)
             return
+        # Set before the request leaves: `_given_up` ends the lease from this moment.
         outgoing.sent = True
         self._given_up = outgoing.term
         request = TransferRequest(
@@ -169,16 +175,19 @@ class Transfers:
         It may also lead if it was asked already, because the request was repeated on its way, and if it refuses in a higher term.
         """
         state = self.state
+        # The request may arrive later, and then the transferee takes the leadership whenever that is.
         if response is None or response.code == Code.REPEATED_REQUEST:
             if state.role is Role.LEADER and state.term == outgoing.term:
                 state.alarm(
                     f"leader stepped down reason=transfer_unanswered term={state.term} to={outgoing.transferee}"
                 )
                 state.become_candidate(state.term)
+        # A response of a later term: an election is going on or has happened.
         elif response.term > outgoing.term:
             if state.role is Role.LEADER and response.term > state.term:
                 self.elector.see_higher_term(response.term)
         elif response.code != Code.SUCCESS:
+            # Refused for certain in the same term: this leader goes on, with its lease.
             self._given_up = NO_TERM
         self._end(outgoing, Code.NETWORK_ERROR if response is None else response.code)
 
@@ -186,14 +195,17 @@ class Transfers:
         """End the transfer with code; if the term is unchanged, appends are accepted again (DL-L06)."""
         if self.outgoing is outgoing:
             self.outgoing = None
+        # In a later term `transferee` belongs to another leadership.
         if self.state.term == outgoing.term:
             self.state.transferee = None
+            # Only refusals of the preferred member itself lengthen the pause.
             if outgoing.token == OWN_TOKEN and code in (Code.TAKE_LEADERSHIP_FAILED, Code.DISK_ERROR):
                 self._refused += 1
         self._reply(outgoing.token, code)
 
     @property
     def _checks_passed_over(self) -> int:
+        # The exponent is limited before the shift, so that the number stays small however often it was refused.
         return min(1 << min(self._refused, 8), REFUSED_CHECKS_MAX)
 
     def _prefer(self) -> None:
@@ -201,6 +213,7 @@ class Transfers:
         state, preferred = self.state, self.state.settings.preferred_leaders
         if state.role is not Role.LEADER or not preferred or state.self_id in preferred or state.transferee is not None:
             return
+        # A member that does not answer would block appends until the timeout.
         candidates = [peer for peer in preferred if peer in state.other_voters and self.heartbeats.live.get(peer)]
         if not candidates:
             return
@@ -243,6 +256,7 @@ class Transfers:
         """Start the election once the entries are here, or report its outcome (DL-L04, DL-L05)."""
         state = self.state
         if incoming.target < 0:
+            # The entries must be here before the election: else this member could lose it with the shorter log (DL-X22).
             if state.log.end >= incoming.request.take_leadership_ledger_index:
                 self._campaign(incoming)
             elif state.now_ms >= incoming.deadline_ms:
@@ -257,10 +271,12 @@ class Transfers:
     def _campaign(self, incoming: Incoming) -> None:
         """Ask for votes at once: a heartbeat before the next tick would make this member a follower in the old term again."""
         state = self.state
+        # The term has changed while the entries came in.
         if state.term != incoming.request.term or state.role is not Role.FOLLOWER:
             self._finish_incoming(incoming, Code.INCONSISTENT_TERM)
             return
         incoming.target = Term(state.term + 1)
+        # As long as the leader waits for the response.
         incoming.deadline_ms = state.now_ms + state.settings.rpc_timeout_ms
         state.term_to_take = incoming.target
         self.elector.see_higher_term(incoming.target)

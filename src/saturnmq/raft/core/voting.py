@@ -23,6 +23,7 @@ def quorum(members: int) -> int:
 
 def quorum_index(watermarks: Sequence[LedgerIndex]) -> LedgerIndex:
     """The highest index that a majority holds (DL-Q01)."""
+    # Descending, element n/2: n/2 + 1 members hold at least this index.
     return sorted(watermarks, reverse=True)[len(watermarks) // 2]
 
 
@@ -54,6 +55,7 @@ def _log(request: VoteRequest) -> tuple[Term, LedgerIndex]:
 
 
 def _voted_for_another(voter: Voter, request: VoteRequest) -> bool:
+    # A second request of the same candidate is granted again: its first response may have been lost (DL-E17).
     return request.term == voter.term and voter.voted_for not in (None, request.leader_id)
 
 
@@ -73,6 +75,7 @@ _Condition = Callable[[Voter, VoteRequest], bool]
 VOTE_RULES: Final[tuple[tuple[_Condition, VoteResult], ...]] = (
     (lambda v, r: r.leader_id not in v.peers, VoteResult.REJECT_UNKNOWN_LEADER),
     (lambda v, r: not v.local and r.leader_id == v.self_id, VoteResult.REJECT_UNEXPECTED_LEADER),
+    # A candidate with an older log must not make the voter adopt its term: log checks come first (DL-E19).
     (lambda v, r: r.ledger_end_term < v.ledger_end_term, VoteResult.REJECT_EXPIRED_LEDGER_TERM),
     (lambda v, r: _log(r) < v.log, VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
     (lambda v, r: r.term < v.term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
@@ -116,10 +119,12 @@ class Tally:
 
     def add(self, member: str, response: VoteResponse | None) -> None:
         """Count an answer; None is a failed call, which like UNKNOWN is not a valid answer (DL-E11)."""
+        # A repeated response must not count twice.
         if member in self.answers:
             return
         result = response.vote_result if response is not None else None
         self.answers[member] = result
+        # A leader of an older term is about to be replaced: there is no reason to wait for its heartbeats.
         if response is not None and result is VoteResult.REJECT_ALREADY_HAS_LEADER and response.term >= self.term:
             self.leader_of_term = True
         if response is not None and result in (
@@ -172,6 +177,7 @@ class Tally:
         return (
             len(self.answers) == self.members
             or self.has_leader
+            # Not ready counts too: these members adopt the term and vote in the next round of it.
             or self.accepted + self.not_ready >= quorum(self.members)
             or self.hopeless
         )
@@ -183,12 +189,15 @@ class Tally:
         vote interval. "none": no wait.
         """
         enough = quorum(self.members)
+        # DLedger's order: the first condition that holds decides (spec table 3.3).
         if self.known_max_term > self.term:
             return Parsed.WAIT_TO_VOTE_NEXT, "jitter"
         if self.has_leader:  # one of an old term may be gone: ask again as soon as members may have noticed
             return Parsed.WAIT_TO_REVOTE, "leader" if self.leader_of_term else "behind"
+        # Too few answers: no quorum is reachable, so the term stays as it is (DL-E13).
         if self.valid < enough:
             return Parsed.WAIT_TO_REVOTE, "jitter"
+        # A quorum has a better log: this member cannot win, and waits longer than the others (DL-E14).
         if self.valid - self.bigger_ledger < enough:
             return Parsed.WAIT_TO_REVOTE, "behind"
         if self.accepted >= enough:

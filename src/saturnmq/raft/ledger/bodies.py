@@ -34,12 +34,14 @@ def entries_in(view: memoryview, start: int, pos: int, limit: int) -> Iterator[t
     fields of the layout are compared; `walk.fault_of` has the whole rule.
     """
     unpack = HEADER.unpack_from
+    # Where fewer bytes are left, there is no entry but the rest of the file; `body_at` looks at it.
     while limit - pos >= ENTRY_HEADER_BYTES:
         at = pos - start
         magic, size, _, _, its_pos, _, _, _, body_bytes = unpack(view, at)
         if (
             magic != ENTRY_MAGIC
             or its_pos != pos
+            # A size of 48 would be an entry without body, which no leader writes (DL-B13).
             or not ENTRY_HEADER_BYTES < size == ENTRY_HEADER_BYTES + body_bytes
             or pos + size > limit
         ):
@@ -58,13 +60,16 @@ def body_at(ledger: LedgerFiles, pos: int, committed_pos: int) -> EntryBody | No
         if file is None or pos >= ledger.end_pos:
             return None
         view = file.view
+        # Only committed entries: what follows may be truncated and overwritten by others (DL-Q08).
         located = next(entries_in(view, file.start, pos, min(file.end, committed_pos)), None)
         if located is not None:
             _, at, size = located
             physical = PhysicalOffset(pos + ENTRY_HEADER_BYTES)
             return EntryBody(physical, PhysicalOffset(physical + size), view[at : at + size])
+        # The rest of a file may be too short for a header; then the next entry begins the next file.
         header = read_header(view, pos - file.start) if file.end - pos >= ENTRY_HEADER_BYTES else BLANK_HEADER
         if not header.is_blank:
+            # Zeros or a half-written entry end the log here; a header that is whole must not be passed over in silence.
             if fault_of(header, pos, None, ledger.file_bytes):
                 raise CorruptRecord(f"no entry at {pos} of the ledger: magic {header.magic}, size {header.size}")
             return None

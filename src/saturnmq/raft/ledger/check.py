@@ -78,6 +78,7 @@ class _Files:
 
     def location(self, offset: int) -> str:
         """File and byte of an offset, for messages to the operator."""
+        # By arithmetic: the files follow each other without a gap, each of the same size.
         number = (offset - self.maps[0][0]) // self.bytes if self.maps else -1
         if not 0 <= number < len(self.maps):
             return f"position {offset}"
@@ -111,6 +112,7 @@ def _entries(data: _Files, problems: list[str]) -> Iterator[tuple[EntryHeader, b
         whole = data.at(header.pos, header.size)
         assert whole is not None
         yield header, whole[ENTRY_HEADER_BYTES:]
+    # A damaged entry also ends the walk, but it is no normal end.
     if walk.stopped_by not in (END_OF_FILES, NO_ENTRY):
         problems.append(f"the entries end at {walk.pos}: {walk.stopped_by}")
 
@@ -126,6 +128,7 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
         report.files = len(data.maps)
         report.end_pos = data.maps[0][0] if data.maps else 0
         evidence = RecordSums(folder, Disk()).load()
+        # Positions of entries whose bytes are not what the checksums recorded at their sync.
         differing = set(evidence.damaged(data.at, report.end_pos))
         for header, body in _entries(data, report.problems):
             if report.begin_index < 0:
@@ -143,6 +146,7 @@ def verify(folder: Path, *, body_is_good: BodyCheck = any_body) -> LedgerReport:
                     "checksums-N: its header or its body changed"
                 )
         where = f"; the first damaged one was at {data.location(min(differing))}" if differing else ""
+        # The checksums reach further than the log: entries were lost after they were synced.
         if evidence.reach > report.end_index:
             report.problems.append(
                 f"the log ends at entry {report.end_index}, but those up to {evidence.reach} were synced, "

@@ -89,6 +89,7 @@ class LedgerFiles:
         self._end_term = NO_TERM
         self._end_pos = start_pos
         self._dirty: dict[int, MappedFile] = {}  # data files
+        # Both move only when a sync has ended, so what lies before them survives a power loss.
         self._synced_pos = start_pos  # entries before this position are on disk
         self._units_synced = 0  # index units before this entry are on disk
         self._index_due = False  # the next `sync_job` syncs the index, too
@@ -143,6 +144,7 @@ class LedgerFiles:
 
         Raises CorruptRecord for a wrong file size, a missing file or damage in the middle (DL-S05..DL-S07).
         """
+        # Before `load`, which refuses files of a wrong size; the index first, because the data's rule asks it.
         remove_partial_index(self.index, self.disk)
         self.index.load()
         remove_partial_data(self.data, self.index, self.disk)
@@ -161,11 +163,12 @@ class LedgerFiles:
                 rewrite_index,
             )
         )
-        self._differing = {pos for pos in self._differing if pos < recovery.end_pos}
+        self._differing = {pos for pos in self._differing if pos < recovery.end_pos}  # the others are cut off
+        # Durable before anything is removed: a crash in between must not make the shorter log look whole (DUR-10).
         if evidence.reach > recovery.end_index:
             self.on_loss(LedgerIndex(evidence.reach))
             self.sums.discard()
-        if not self.data.files:
+        if not self.data.files:  # an index without data files is of a log that was dropped
             self._drop(self.index)
             return
         self._begin, self._end = recovery.begin_index, recovery.end_index
@@ -173,6 +176,7 @@ class LedgerFiles:
         for header in recovery.reindexed:
             self._write_units(header.index, [index_unit(header)])
         self._clear_behind(recovery)
+        # Everything that recovery kept has been flushed by `_clear_behind`.
         self._synced_pos, self._units_synced = self._end_pos, self._end + 1
         self._file_first = self._first_in(self._end_pos - 1)
 
@@ -188,12 +192,14 @@ class LedgerFiles:
         Without an index the position is found by the zeros before it.
         """
         header = read_header(file.view, 0)
+        # Only in the first file can the log begin in the middle: truncation restarts it there.
         if header.magic == ENTRY_MAGIC or file is not self.data.files[0]:
             return header
         for index_file in self.index.files:
             for at in range(0, index_file.size_bytes, INDEX_UNIT_BYTES):
                 magic, pos, *_ = INDEX_UNIT.unpack_from(index_file.view, at)
                 if magic == ENTRY_MAGIC:
+                    # A unit of a file that retention has deleted is not this file's.
                     return self._header_at(pos) if file.start <= pos < file.end else header
         used = first_used(file)
         first = self._header_at(used - _MAGIC_ZEROS) if used >= 0 else None  # the magic number is 1, after three zeros
@@ -205,7 +211,7 @@ class LedgerFiles:
         if not self._differing:
             return -1
         pos, low, high = min(self._differing), int(self._begin), int(self._end)
-        while low < high:
+        while low < high:  # by binary search: positions rise with the index, and a missing unit counts as too far
             unit = self._unit(middle := (low + high) // 2)
             low, high = (low, middle) if unit is None or unit.pos >= pos else (middle + 1, high)
         return low
@@ -231,6 +237,7 @@ class LedgerFiles:
 
     def _good_body(self, header: EntryHeader) -> bool:
         file = self.data.find(header.pos)
+        # Recovery must not accept what differs from what was synced, though its own checks pass.
         if file is None or header.pos in self._differing:
             return False
         at = header.pos - file.start
@@ -238,6 +245,7 @@ class LedgerFiles:
 
     def _clear_behind(self, recovery: LedgerPlan) -> None:
         """Clear everything after the recovered end, and sync both that and the entries that are kept."""
+        # The end may lie exactly at the end of a file, so the byte before it decides; an empty log keeps its first file.
         last = self.data.find(max(self._end_pos - 1, self.data.files[0].start))
         invariant(last is not None, "the end of the log lies in a file")
         assert last is not None
@@ -247,10 +255,11 @@ class LedgerFiles:
             file.delete()
             self.data.files.remove(file)
         _clear(last, self._end_pos - last.start, last.size_bytes)
-        for file in self.data.files[-3:]:
+        for file in self.data.files[-3:]:  # as many as recovery scans (SCANNED_FILES)
             file.flush()
         self._cut_index(self._end + 1)
         for file in self.index.files:
+            # Only index files with units that recovery may have written.
             if file.end > recovery.scanned_from * INDEX_UNIT_BYTES:
                 file.flush()
         _sync_folders(self.disk, self.data.folders)
@@ -263,7 +272,7 @@ class LedgerFiles:
         Raises CorruptRecord, naming file and byte, if the index unit is missing, index and data disagree, or the body check fails.
         A damaged entry must not be replicated, compared, or taken for a deleted one (DUR-08, DUR-10).
         """
-        if not 0 <= self._begin <= index <= self._end:
+        if not 0 <= self._begin <= index <= self._end:  # `_begin` is -1 in an empty ledger
             return None
         try:
             return self._entry(index)
@@ -287,6 +296,7 @@ class LedgerFiles:
             raise CorruptRecord(f"{file.path}, byte {at}, should hold entry {index}: {error.message}") from error
         if unit.pos in self._differing:
             raise CorruptRecord(f"{file.path}, byte {at}: entry {index} is not what was synced there")
+        # The unit is good and points to another entry: index and data disagree.
         if (entry.index, entry.pos) != (index, unit.pos):
             raise CorruptRecord(
                 f"{file.path}, byte {at}: the index places entry {index} at {unit.pos}, where entry {entry.index} is"
@@ -318,7 +328,7 @@ class LedgerFiles:
         if file is None:
             return None
         remaining_bytes = file.end - pos
-        magic = (
+        magic = (  # fewer than 4 bytes hold no magic number: they count as zeros
             int.from_bytes(file.view[pos - file.start : pos - file.start + 4], "big", signed=True)
             if remaining_bytes >= 4
             else 0
@@ -330,6 +340,7 @@ class LedgerFiles:
         if file is None:
             return None
         unit = IndexUnit(*INDEX_UNIT.unpack_from(file.view, index * INDEX_UNIT_BYTES - file.start))
+        # A unit of another index is a leftover of a file that was used before; zeros have no magic.
         return unit if unit.magic == ENTRY_MAGIC and unit.index == index else None
 
     def bytes_after(self, index: int) -> int:
@@ -356,6 +367,7 @@ class LedgerFiles:
             if pos != entry_position(end, size, self.file_bytes) or (last >= 0 and index != last + 1):
                 self._write(run)
                 invariant(False, f"entry {index} at {pos} does not follow entry {last}, which ends at {end}")
+            # A run never spans two files: each is one copy into one mapping.
             if run and (pos != end or pos % self.file_bytes == 0):
                 self._write(run)
                 run = []
@@ -373,6 +385,7 @@ class LedgerFiles:
             return
         if self._end < 0:
             self._write_run(run[:1])
+            # Its index unit says where the log begins if that is in the middle of a file (`_head_of`).
             self._index_due = True
             self.sync_job()()
             run = run[1:]
@@ -387,9 +400,11 @@ class LedgerFiles:
         add, view, at = self.sums.add, memoryview(data), 0
         for entry in run:
             size = entry.size
+            # Over header and body: it finds damage in the header too, which a message's own CRC does not cover.
             add((entry.pos, size, crc32(view[at : at + size])))
             at += size
-        self._dirty[id(file)] = file
+        self._dirty[id(file)] = file  # by identity: the same file is written again and again between two syncs
+        # After the data: the index is derived, and a unit without its entry would be taken for damage.
         self._write_units(first.index, [index_unit(entry) for entry in run])
         if self._end < 0:
             self._begin = first.index
@@ -401,6 +416,7 @@ class LedgerFiles:
     def repair(self, entry: Entry) -> bool:
         """Overwrite a damaged committed entry with a good copy. Returns False if the copy does not fit between its neighbours."""
         index = entry.index
+        # The copy comes from the network and overwrites the log: it has to be a committed entry as it was written.
         if not (0 <= self._begin <= index <= self._end and entry.well_formed and self._is_valid_body(entry.body)):
             return False
         file = self.data.find(entry.pos)
@@ -409,7 +425,7 @@ class LedgerFiles:
         file.map[entry.pos - file.start : entry.end_pos - file.start] = entry_bytes(entry)
         self._dirty[id(file)] = file
         self._write_units(index, [index_unit(entry)])
-        self._units_synced = min(self._units_synced, index)
+        self._units_synced = min(self._units_synced, index)  # the unit was written again and has to be synced again
         self._differing.discard(entry.pos)
         return True
 
@@ -426,6 +442,7 @@ class LedgerFiles:
         if entry.index == self._end:
             return entry.end_pos == self._end_pos
         after = self._unit(entry.index + 1)
+        # A member without the next unit cannot say where the entry must end.
         if after is None or after.pos == entry.end_pos:
             return after is not None
         at, remaining_bytes = entry.end_pos - file.start, file.end - entry.end_pos
@@ -440,21 +457,23 @@ class LedgerFiles:
         file = self.data.find(pos)
         if file is not None:
             return file
-        if self.data.files and self._end_pos < self.data.files[-1].end:
+        if self.data.files and self._end_pos < self.data.files[-1].end:  # else there is nothing to fill
             last = self.data.files[-1]
             at = self._end_pos - last.start
             blank = blank_record(last.size_bytes - at)
             last.map[at : at + len(blank)] = blank
             self._dirty[id(last)] = last
         self._index_due = True
+        # Bounds what a crash can take to the last two files that were begun, which is what recovery reads.
         if self._end >= 0 and (self._synced_pos < self._last_start or self._units_synced < self._file_first):
             self._dirty |= {id(file): file for file in self.data.files if file.end > self._synced_pos}
             self.sync_job()()  # no sync has ended since the last file was begun
         start = pos - pos % self.file_bytes
+        # The next file must follow the last one: the positions of entries are continuous.
         for gap in range(self.data.files[-1].end if self.data.files else start, start, self.file_bytes):
             raise StoreError(f"data file {gap} is missing before {start}")
         new_file = self._spare
-        if new_file is None or new_file.start != start:
+        if new_file is None or new_file.start != start:  # the spare was made for another position before a truncation
             self._drop_spare()
             new_file = self._make(start)
         self._spare = None
@@ -470,6 +489,7 @@ class LedgerFiles:
         folders = sorted(folder for folder in self.data.folders if self._may_grow(folder))
         if not folders:
             raise DiskFull(f"none of the folders {', '.join(map(str, self.data.folders))} takes new files")
+        # By the file's number, so that a restart goes on in the same order.
         return self.data.make(start, folders[start // self.file_bytes % len(folders)])
 
     def prepare(self) -> None:
@@ -497,8 +517,10 @@ class LedgerFiles:
             offset = (index + at) * INDEX_UNIT_BYTES
             file = self.index.find(offset)
             if file is None:
+                # A unit file begins at a multiple of its size, whatever index the log begins with.
                 start = offset - offset % self.index.size_bytes
                 if self.index.files and self.index.files[-1].end != start:
+                    # The log restarted at an index far from the old ones; files of an index are contiguous, too.
                     self._drop(self.index)
                 file = self.index.make(start)
                 self.index.files.append(file)
@@ -508,10 +530,11 @@ class LedgerFiles:
 
     def cut(self, index: int, end_pos: int, *, restart: bool = False) -> None:
         """Remove the entries from index on, durably; restart: remove all, the next entry lies at end_pos (spec section 3.5)."""
-        self._drop_spare()
+        self._drop_spare()  # it was made for the position after the old last file
+        # Before the entries: their checksums would later report them as lost.
         self.sums.discard(0 if restart or index <= self._begin else end_pos)
         if restart or index <= self._begin:
-            self._dirty.clear()
+            self._dirty.clear()  # those files are deleted; a sync of them would fail
             self._drop(self.data)
             self._drop(self.index)
             self._begin = self._end = NO_INDEX
@@ -524,14 +547,16 @@ class LedgerFiles:
             before is not None and before.pos + before.size == end_pos, f"cut at {index}: {end_pos} is no boundary"
         )
         assert before is not None
-        keep = self.data.find(end_pos - 1)
+        keep = self.data.find(end_pos - 1)  # at a file's boundary the file before it is kept
         assert keep is not None
         later = [file for file in reversed(self.data.files) if file.start > keep.start]  # a crash must leave no gap
+        # Without later files only the bytes up to the old end can be other than zero.
         old_end = keep.size_bytes if later else self._end_pos - keep.start
         for file in later:
             self._dirty.pop(id(file), None)
             self.data.files.remove(file)
             file.delete()
+        # Zeros on disk before the next append, by the invariant of this module.
         _clear(keep, end_pos - keep.start, old_end)
         keep.flush()
         self._cut_index(index)
@@ -540,17 +565,19 @@ class LedgerFiles:
         self._end, self._end_term, self._end_pos = LedgerIndex(index - 1), before.term, end_pos
         self._synced_pos, self._units_synced = min(self._synced_pos, end_pos), min(self._units_synced, index)
         self._file_first = self._first_in(end_pos - 1)
-        _sync_folders(self.disk, self.data.folders)
+        _sync_folders(self.disk, self.data.folders)  # deleted files must not come back after a crash
 
     def _cut_index(self, index: int) -> None:
         """Zero the index units from index on and delete index files that are no longer used."""
         offset = index * INDEX_UNIT_BYTES
+        # The first file stays: units of earlier entries are in it.
         for file in [file for file in reversed(self.index.files[1:]) if file.start >= offset]:
             self.index.files.remove(file)
             file.delete()
         if self.index.files:
             last = self.index.files[-1]
             at = max(offset - last.start, 0)
+            # Units may reach further than the log after a crash, up to what recovery had found before it cut.
             end = min(max(self._end + 1, self.recovered.end_index + 1) * INDEX_UNIT_BYTES - last.start, last.size_bytes)
             _clear(last, at, last.size_bytes if end <= at else end)
 
@@ -565,6 +592,7 @@ class LedgerFiles:
         It syncs the index, too, if that was requested or a data file is full. Until it has returned, neither `cut` nor
         `delete_oldest` may be called: they close files.
         """
+        # Taken at the call: what is written while the sync runs belongs to the next one.
         dirty, self._dirty = list(self._dirty.values()), {}
         begin, end, last = self._synced_pos, self._end_pos, self._end
         index = self._index_job() if self._index_due else None
@@ -574,6 +602,7 @@ class LedgerFiles:
             began = monotonic()
             for file in dirty:
                 file.flush()
+            # After the data: a checksum of an entry that is not on disk would report it as damaged at the next start.
             self.sums.write(end, last)
             if self._synced_pos == begin:  # otherwise the log was truncated
                 self._synced_pos = end
@@ -592,6 +621,7 @@ class LedgerFiles:
         def sync() -> None:
             for file in files:
                 file.flush()
+            # Compared by the value at the start: a truncation or a repair in between has set it back.
             if self._units_synced == units.start:  # otherwise an entry was repaired meanwhile
                 self._units_synced = units.stop
 
@@ -604,6 +634,7 @@ class LedgerFiles:
 
         Returns the new begin index.
         """
+        # A crash could otherwise leave a log whose only synced part was deleted.
         if len(self.data.files) < 2 or self._synced_pos <= self.data.files[1].start:
             return self._begin
         head = read_header(self.data.files[1].view, 0)
@@ -611,6 +642,7 @@ class LedgerFiles:
         self._dirty.pop(id(self.data.files[0]), None)
         self.data.files.pop(0).delete()
         self._begin = head.index
+        # By the new begin: one index file covers many data files.
         while len(self.index.files) > 1 and self.index.files[0].end <= head.index * INDEX_UNIT_BYTES:
             self.index.files.pop(0).delete()
         return self._begin
@@ -630,7 +662,7 @@ def _clear(file: MappedFile, at: int, end: int) -> None:
         if file.map[at:stop] != zeros:
             file.map[at:stop] = zeros
         else:
-            first = -(-at // PAGE_BYTES) * PAGE_BYTES
+            first = -(-at // PAGE_BYTES) * PAGE_BYTES  # only whole pages can be dropped
             if stop > first:
                 file.map.madvise(mmap.MADV_DONTNEED, first, stop - first)  # drop the pages that the comparison read
         at = stop
@@ -640,7 +672,7 @@ def first_used(file: MappedFile) -> int:
     """Position of the first byte of a file that is not zero; -1 if there is none."""
     for at in range(0, file.size_bytes, len(_ZERO_CHUNK)):
         chunk = file.map[at : at + len(_ZERO_CHUNK)]
-        used_tail = chunk.lstrip(b"\0")
+        used_tail = chunk.lstrip(b"\0")  # chunk by chunk, so that a hole of a gigabyte is not copied into memory
         if used_tail:
             return file.start + at + len(chunk) - len(used_tail)
     file.forget_pages(file.end)

@@ -105,6 +105,7 @@ def read_entry(buffer: memoryview, at: int) -> Entry:
         or not at < end <= len(buffer)
     ):
         raise CorruptRecord(f"no entry at {at}: magic {header.magic}, size {header.size}, body {header.body_len}")
+    # A copy: the mapping may be closed by retention or a truncation while the entry is still in use.
     body = bytes(buffer[at + ENTRY_HEADER_BYTES : end])
     return Entry(header.index, header.term, header.pos, body, header.magic, header.channel)
 
@@ -129,6 +130,7 @@ def format_term(state: HardState) -> bytes:
 def parse_term(data: bytes) -> HardState:
     """Parse the file `currterm`. Raises ValueError, KeyError."""
     values = _lines(data)
+    # Limited, too: a damaged file must not use up the range of terms.
     term = Term(int(values["currTerm"]))
     if not 0 <= term <= TERM_MAX:
         raise ValueError(f"currTerm={term} is not in 0..{TERM_MAX}")
@@ -160,5 +162,6 @@ def parse_checkpoint(data: bytes) -> LedgerCheckpoint:
 
 
 def _lines(data: bytes) -> dict[str, str]:
+    # DLedger reads these files with java.util.Properties, whose comments begin with `#`.
     pairs = (line.partition("=") for line in data.decode().splitlines() if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

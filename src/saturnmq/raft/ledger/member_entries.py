@@ -36,12 +36,14 @@ class MessageCodec:
 
     def encode(self, configuration: Configuration) -> bytes:
         fields = configuration.fields()
+        # The index is the entry's own, known only when it is appended.
         del fields["index"]
         now_ms = self._clock_ms()
         return encode_record(
             Message(
                 MEMBERS_TOPIC,
                 json.dumps(fields, separators=(",", ":"), sort_keys=True).encode(),
+                # Java members and tools skip rolled-back messages in dispatch, so this one reaches no queue and no index.
                 sys_flag=SysFlag.ROLLBACK,
                 born_timestamp_ms=now_ms,
                 born_host=ENTRY_HOST,
@@ -53,6 +55,7 @@ class MessageCodec:
 
     def decode(self, body: bytes) -> Configuration | None:
         """None for every other message. Hot path: every appended entry is passed through it."""
+        # Eight bytes compared before anything is decoded: nearly every entry is a client's message.
         if body[_MARK_AT] != _MARK_BYTES:
             return None
         try:
@@ -60,6 +63,7 @@ class MessageCodec:
             if message.topic != MEMBERS_TOPIC or message.prepared_transaction_offset != MARK:
                 return None
             fields: Any = json.loads(bytes(message.body))
+            # A placeholder; `Configurations.append` sets the index of the entry.
             return Configuration.of_fields(fields | {"index": -1})
         except (MessageError, ValueError, TypeError, RecursionError):
             return None
@@ -96,6 +100,7 @@ def _parse(data: bytes) -> tuple[ConfigurationGeneration, ...]:
 def _generation(fields: dict[str, Any]) -> ConfigurationGeneration:
     configurations = tuple(Configuration.of_fields(stored) for stored in fields["configurations"])
     indexes = [configuration.index for configuration in configurations]
+    # `load` takes them in this order, the initial configuration (index -1) is never stored.
     if indexes != sorted(set(indexes)) or (indexes and indexes[0] < 0):
         raise ValueError("the configurations are not in the order of their indexes")
     begin = fields["begin"]

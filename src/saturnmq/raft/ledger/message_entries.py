@@ -33,6 +33,7 @@ _I16: Final = struct.Struct(">h")
 
 def stamp_message(body: bytes, pos: int) -> bytes:
     """Set the message's physical offset: `pos`, the entry's position, plus 48 (DL-B03). All members store the same bytes."""
+    # The CRC of a message covers its body only, so it stays valid.
     return b"".join((body[:_OFFSET_START], _OFFSET.pack(pos + ENTRY_HEADER_BYTES), body[_OFFSET_END:]))
 
 
@@ -43,6 +44,7 @@ def message_is_good(body: memoryview) -> bool:
     """
     try:
         total_size, magic, crc, sys_flag = _RECORD_HEAD.unpack_from(body)
+        # Both host fields decide how long the head is.
         body_start = RECORD_HEADS[sys_flag & HOSTS_V6].size
         (body_bytes,) = _I32.unpack_from(body, body_start - 4)
         if magic != MESSAGE_MAGIC or total_size != len(body) or body_bytes < 0:
@@ -51,6 +53,7 @@ def message_is_good(body: memoryview) -> bool:
         topic_bytes = body[body_end]
         topic_end = body_end + 1 + topic_bytes
         (properties_bytes,) = _I16.unpack_from(body, topic_end)
+        # Only to see that it is UTF-8: `decode_record` would refuse it.
         str(body[body_end + 1 : topic_end], "utf-8")
     except (struct.error, IndexError, UnicodeDecodeError):
         return False

@@ -30,15 +30,18 @@ def open_ledger(files: LedgerFiles, file: CheckpointFile) -> LedgerCheckpoint:
     note_loss(files, file)
     files.open()
     now = file.read()
+    # The higher end of both: a restored or lost checkpoint must not lower what the checksums have shown.
     covering = LedgerCheckpoint(
         max(now.end_index, files.end_index), now.committed_index, now.incomplete or now.end_index > files.end_index
     )
     if covering.incomplete:
         log.error("ledger incomplete folder=%s end=%s synced=%s", files.folder, files.end_index, covering.end_index)
+    # Written now, because the checksums that say the same are deleted below.
     if covering != now:
         try:
             file.write(covering)
         except ResourceExhausted as error:
+            # On a full disk a member may start, unless it is this write that keeps it from voting with a short log.
             if covering.incomplete and not now.incomplete:
                 raise  # once the log has grown again, nothing else says so
             log.warning("checkpoint not written folder=%s error=%s", files.folder, error)
@@ -53,6 +56,7 @@ def note_loss(files: LedgerFiles, file: CheckpointFile) -> None:
     def lost(index: LedgerIndex) -> None:
         log.error("synced entries damaged folder=%s synced=%s", files.folder, index)
         before = file.read()
+        # The committed index stays: recovery limits it to what is left.
         file.write(LedgerCheckpoint(max(before.end_index, index), before.committed_index, incomplete=True))
 
     files.on_loss = lost
@@ -64,6 +68,7 @@ def checkpoint_of(node: Node) -> LedgerCheckpoint:
     An entry that a crash may remove must count neither as committed nor as lost by damage after it. An incomplete log must
     still count as incomplete at the next start (DUR-10).
     """
+    # What is only in the page cache does not count (DL-Q07).
     return LedgerCheckpoint(node.synced_index, min(node.committed, node.synced_index), node.recovering)
 
 
@@ -77,6 +82,7 @@ class CheckpointRounds:
 
     def write(self, checkpoint: LedgerCheckpoint) -> None:
         """Write the checkpoint durably, then delete the checksums that it replaces; safe in a thread. Raises StoreError."""
+        # The order matters: checksums without a checkpoint cost nothing, the reverse loses the evidence of a loss.
         self._file.write(checkpoint)
         self._files.forget_sums(checkpoint.end_index)
 

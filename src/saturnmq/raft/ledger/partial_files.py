@@ -32,6 +32,7 @@ def remove_partial_index(index: MappedFiles, disk: Disk) -> None:
 def remove_partial_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> None:
     """Remove such a data file, unless the (loaded) index has an entry in it: then the file is damaged and stays."""
     path = _partial(data)
+    # Zeros where the index has an entry: the data was lost, not never written.
     if path is not None and _indexed_to(index) <= int(path.name):
         _drop(path, disk)
 
@@ -39,6 +40,7 @@ def remove_partial_data(data: MappedFiles, index: MappedFiles, disk: Disk) -> No
 def _partial(files: MappedFiles) -> Path | None:
     paths: Sequence[Path] = [path for folder in files.folders for path in numbered_files(folder)]
     last = max(paths, key=lambda path: path.name, default=None)
+    # By the name, which is the position: only the last file can be one whose allocation was interrupted.
     return last if last is not None and last.stat().st_size < files.size_bytes and is_zero(last) else None
 
 

@@ -15,7 +15,7 @@ from saturnmq.raft.core.ids import NO_INDEX, NO_TERM, LedgerIndex, Term
 from saturnmq.raft.ledger.layout import EntryHeader, IndexUnit
 from saturnmq.raft.ledger.walk import Walk
 
-SCANNED_FILES: Final = 3
+SCANNED_FILES: Final = 3  # the two that may hold unsynced entries, and one before them (see files.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ def matches(header: EntryHeader | None, unit: IndexUnit | None) -> bool:
 def first_file(facts: LedgerFacts) -> int:
     """Number of the file where the scan begins: the third last, or the nearest earlier one that agrees with the index."""
     number = max(len(facts.files) - SCANNED_FILES, 0)
+    # A file whose head does not agree with the index cannot be the start of a scan: begin earlier.
     while number > 0:
         head = facts.files[number].head
         if head is not None and matches(head, facts.unit_at(head.index)):
@@ -92,12 +93,14 @@ def plan(facts: LedgerFacts) -> LedgerPlan:
     recovery.end_pos = pos
     walk = Walk(facts.header_at, pos, facts.file_bytes)
     for header in walk:
+        # Unsynced data after a power loss can have a valid header and a torn body (DL-X16).
         if not facts.body_is_good(header):
             walk.stopped_by = "the body is damaged"
             break
         if recovery.end_index < 0:
             recovery.scanned_from = header.index
         needs_unit = facts.rewrite_index or not matches(header, facts.unit_at(header.index))
+        # From the first wrong unit on all are rewritten, good ones too: the index is written in order.
         if recovery.index_from is None and needs_unit:
             recovery.index_from = header.index
         if recovery.index_from is not None:
@@ -106,6 +109,7 @@ def plan(facts: LedgerFacts) -> LedgerPlan:
     recovery.stopped_by = walk.stopped_by
     _check_loss(facts, recovery)
     oldest = facts.files[0].head
+    # Of the first file, not of the first that was scanned.
     if recovery.end_index >= 0 and oldest is not None:
         recovery.begin_index = oldest.index
     return recovery

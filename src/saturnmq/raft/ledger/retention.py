@@ -12,7 +12,7 @@ from typing import Final
 
 FILES_PER_ROUND_MAX: Final = 10
 FORCE_RATIO_MIN: Final = 0.50
-FULL_ABOVE_FORCE: Final = 0.05
+FULL_ABOVE_FORCE: Final = 0.05  # as in DLedger (DL-S10)
 FULL_RATIO_MAX: Final = 0.95
 HOUR_MS: Final = 3_600_000
 
@@ -69,8 +69,10 @@ def files_to_delete(
         return 0
     reserved_ms = max(settings.reserved_hours, 1) * HOUR_MS
     count = 0
+    # The last file is being written.
     for modified in modified_ms[: max(len(modified_ms) - 1, 0)]:
         if count == FILES_PER_ROUND_MAX or not (forced or modified + reserved_ms < now_ms):
+            # The first file that is not expired ends the round: the log may not get a gap.
             break
         count += 1
     return count

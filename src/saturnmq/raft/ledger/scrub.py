@@ -84,9 +84,11 @@ class Scrub:
 
     def step(self, now_ms: int, node: Node) -> None:
         """Check a few committed entries if a step is due. Call it often, on the event loop, but not during a truncation."""
+        # One repair at a time.
         if now_ms < self.next_ms or self._requested >= 0 or (self._settings.scrub_days <= 0 and self._first_repair < 0):
             return
         self.next_ms = now_ms + STEP_MS
+        # Only committed entries have the same bytes on every member.
         files, last = self._files, min(node.committed, self._files.end_index)
         if not files.begin_index <= self._first_repair <= files.end_index:
             self._first_repair = -1  # deleted in the meantime
@@ -94,6 +96,7 @@ class Scrub:
             return  # not known to be committed yet; the leader will report it soon
         self._index = max(self._index, files.begin_index, 0)
         span_bytes = files.end_pos - files.begin_pos
+        # So many per step that one pass takes `scrub_days`.
         left_bytes = step_bytes(span_bytes, self._settings.scrub_days)
         while left_bytes > 0 and files.begin_index <= self._index <= last:
             try:
@@ -122,11 +125,13 @@ class Scrub:
             log.error("damaged entry found member=%s index=%s error=%s", self._settings.self_id, index, error.message)
         if len(node.peers) == 1:
             self._skip()
+        # A leader cannot ask itself for a good copy: another member leads first, then this one is repaired as a follower.
         elif node.role is Role.LEADER:
             held = sorted(
                 peer for peer, mark in node.watermarks().items() if peer != node.self_id and mark >= node.committed
             )
             if held:
+                # Another member each time: the first may refuse.
                 self._tries += 1
                 self._hand_over(held[self._tries % len(held)])
         elif node.role is Role.FOLLOWER and node.leader_id is not None:
@@ -144,6 +149,7 @@ class Scrub:
         index, self._requested = self._requested, -1
         if not isinstance(response, GetResponse) or response.code != Code.SUCCESS:
             return
+        # The leader may answer with other entries than the one requested.
         for entry in response.entries:
             if entry.index == index:
                 self._repair(entry)
@@ -151,6 +157,7 @@ class Scrub:
     def _repair(self, entry: Entry) -> None:
         if self._files.repair(entry):
             self.repaired += 1
+            # Go on at once: damage seldom comes alone.
             self._reported, self.next_ms = -1, 0
             log.warning("damaged entry repaired member=%s index=%s", self._settings.self_id, entry.index)
         else:

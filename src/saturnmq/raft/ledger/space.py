@@ -17,6 +17,7 @@ def used_ratio(folder: Path) -> float:
 
     Raises OSError.
     """
+    # At the first start the folder is not there yet; its disk is that of the nearest parent.
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     usage = shutil.disk_usage(folder)

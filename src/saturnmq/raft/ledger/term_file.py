@@ -46,6 +46,7 @@ class TermFile:
     def write(self, state: HardState) -> None:
         """Replace term and vote atomically: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
         self._file.write(format_term(state))
+        # Allocated again after the write, which may have used it.
         self.reserve()
 
     def read(self, *, ledger_is_empty: bool, force: bool = False) -> HardState:
@@ -63,9 +64,11 @@ class TermFile:
         backup = self._read(self._file.backup)
         if backup is not None:
             try:
+                # The lost file held at least the next term.
                 return HardState(Term(parse_term(backup).term + 1), None)
             except (ValueError, KeyError):
                 pass
+        # Neither file exists and the log is empty: a new member.
         if (data is None and backup is None and ledger_is_empty) or force:
             return HardState()
         raise CorruptRecord(
@@ -91,6 +94,7 @@ class CheckpointFile:
         """Read the checkpoint; -1 for both indexes if there is no readable file."""
         try:
             return self._file.read(parse_checkpoint) or LedgerCheckpoint()
+        # Old by a few seconds anyway: without it the leader reports the committed index again.
         except SaturnError:
             return LedgerCheckpoint()
 
@@ -114,6 +118,7 @@ class DamageMark:
         try:
             try:
                 index = int(self._path.read_bytes())
+                # Readable now: the marker is out of date.
                 files.entry(index)
             except CorruptRecord as error:
                 log.warning("damaged entry to repair before an election index=%s error=%s", index, error.message)

@@ -21,8 +21,10 @@ def fault_of(header: EntryHeader, pos: int, before: EntryHeader | None, file_byt
     """Why this header is not a valid entry at pos after `before`; empty if it is."""
     if header.magic != ENTRY_MAGIC:
         return NO_ENTRY if header.magic == 0 else f"magic {header.magic}"
+    # An entry without body would end Java's dispatch (DL-B13).
     if header.size != ENTRY_HEADER_BYTES + header.body_len or header.body_len <= 0:
         return f"size {header.size} with a body of {header.body_len}"
+    # As `entry_position` places entries: one that ends closer to the file's end was not written by a member.
     if pos % file_bytes + header.size + BLANK_BYTES_MIN > file_bytes:
         return f"size {header.size} does not fit its file"
     if header.pos != pos:
@@ -31,6 +33,7 @@ def fault_of(header: EntryHeader, pos: int, before: EntryHeader | None, file_byt
         return f"index {header.index}, term {header.term}"
     if before is not None and header.index != before.index + 1:
         return f"index {header.index} follows {before.index}"
+    # Terms never fall within a log.
     if before is not None and header.term < before.term:
         return f"term {header.term} follows {before.term}"
     return ""

@@ -92,6 +92,7 @@ def code_of(request: Request) -> DLedgerCode:
 def encode(message: Request | Response) -> bytes:
     """Encode a message as JSON."""
     if isinstance(message, PushRequest):
+        # As Fastjson does it, so that golden vectors of Java compare byte by byte.
         return standard_dumps(_push_fields(message), option=SORT_KEYS)
     return standard_dumps(write_members(_MEMBERS[type(message)], message), option=SORT_KEYS)
 
@@ -127,6 +128,7 @@ def _push_fields(push: PushRequest) -> dict[str, Any]:
         "commitIndex": push.commit_index,
         "type": push.kind.name if push.kind is not None else None,
         "batch": push.batch,
+        # DLedger reads one form or the other by what is not empty.
         "batchEntry": [_entry_fields(entry) for entry in entries] if push.batch else [],
         "count": len(entries),
         "firstEntryIndex": entries[0].index if entries else -1,
@@ -137,6 +139,7 @@ def _push_fields(push: PushRequest) -> dict[str, Any]:
         fields["entry"] = _entry_fields(entries[0])
     if push.members is not None:
         fields["saturnmqMembers"] = push.members.fields()
+    # Fastjson omits null as well.
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -172,6 +175,7 @@ def _object(body: bytes | None) -> Mapping[str, Any]:
 
 
 def _number(value: Any, key: str) -> int:
+    # JSON's true is an int for isinstance.
     if type(value) is not int or not -_INT64 <= value < _INT64:
         raise BodyError(f"{key} must be a 64-bit integer")
     return value
@@ -185,12 +189,14 @@ def _text(value: Any, key: str) -> str:
 
 def _bytes(value: Any, key: str) -> bytes:
     try:
+        # Without it Python skips characters outside the alphabet, and two texts would be the same entry.
         return binascii.a2b_base64(_text(value, key), strict_mode=True)
     except ValueError as error:  # binascii.Error is a ValueError
         raise BodyError(f"{key} is not base64: {error}") from None
 
 
 def _entries(value: Any, key: str) -> tuple[Entry, ...]:
+    # Checked before the entries are built.
     if type(value) is not list or len(value) > ENTRIES_MAX:
         raise BodyError(f"{key} must be a list of at most {ENTRIES_MAX} entries")
     return tuple(_entry(item, key) for item in value)
@@ -200,6 +206,7 @@ def _entry(value: Any, key: str) -> Entry:
     """Decode an entry as sent. The size is the sender's, because COMPARE compares it; CRCs are ignored (DL-F07)."""
     if type(value) is not dict:
         raise BodyError(f"{key} must be an object")
+    # A missing number leaves Java's default, 0.
     field_or = value.get
     index, term, pos, magic = field_or("index", 0), field_or("term", 0), field_or("pos", 0), field_or("magic", 0)
     channel, size, body = field_or("channel", 0), field_or("size", 0), field_or("body")
@@ -269,6 +276,7 @@ def _decode_push(fields: Mapping[str, Any]) -> PushRequest:
     elif entry is not None:
         entries = (_entry(entry, "entry"),)
     return PushRequest(
+        # Java's default kind is APPEND.
         kind=PushKind.__members__.get(_text(kind, "type")) if kind is not None else None,
         commit_index=LedgerIndex(_number(fields.get("commitIndex", -1), "commitIndex")),
         entries=entries,

@@ -97,10 +97,12 @@ def _entries(body: bytes, at: int, count: int) -> tuple[Entry, ...]:
             break
         magic, size, index, term, pos, channel, _, _, body_len = unpack(body, at)
         stop = at + size
+        # A length is never trusted: an entry ends within the body, or the push is refused.
         if size != ENTRY_HEADER_BYTES + body_len or not at < stop <= end:
             break
         entries.append(Entry(index, term, pos, body[at + ENTRY_HEADER_BYTES : stop], magic, channel, size))
         at = stop
+    # Neither fewer entries nor bytes after them: a mistake of the sender must not append half a push.
     if len(entries) != count or at != end:
         raise BodyError(f"a push says {count} entries in {end} bytes, there are {len(entries)} up to {at}")
     return tuple(entries)
