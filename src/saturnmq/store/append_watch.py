@@ -34,6 +34,7 @@ class AppendWatch:
     def note(self, took: float, count: int = 1) -> None:
         """Count appends that have just ended, and report it if they were slow. took: seconds of all of them."""
         durations = self.durations
+        # The mean of a group of appends stands for each of them.
         durations.counts[bisect_left(durations.edges, took / count)] += count
         durations.sum += took
         if took > self.seconds:

@@ -34,12 +34,14 @@ def cold_read(
 
     Raises StoreError, CorruptRecord.
     """
+    # All of the log is recent.
     if commit_log.end - RECENT_BYTES <= commit_log.first_position:
         return None
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
     bytes_max = bytes_max or _BYTES_MAX
     units = queue.read_cached(offset, max_count)
+    # The units themselves are not in memory: a thread reads them first, then their records.
     if units is None:
         units_bytes = max_count * UNIT_BYTES
         return partial(_read_queue, disk, commit_log, queue.place_of(offset), units_bytes, bytes_max)
@@ -114,6 +116,7 @@ def _read_queue(
         units = disk.read_file(path, at, size_bytes)
     except OSError:
         return  # deleted meanwhile; the get finds out
+    # A file may end within a unit while it is being written.
     whole = len(units) - len(units) % UNIT_BYTES
     _read_records(commit_log, _extents_of(units[:whole], commit_log.end, bytes_max))
 

@@ -46,11 +46,13 @@ class ProposalBatch:
     def add(self, message: Message, callback: Confirmed) -> None:
         """Add a put; it is appended at the end of this event-loop iteration, or before a put through another method."""
         if not self.waiting:
+            # At the end of this iteration: requests that were read together are appended together.
             asyncio.get_running_loop().call_soon(self.propose)
         self.waiting.append((message, callback))
 
     def propose(self) -> None:
         """Append the collected puts in order."""
+        # A new list: callbacks may put more messages.
         waiting, self.waiting = self.waiting, []
         ready: list[_Proposed] = []
         for message, callback in waiting:
@@ -62,6 +64,7 @@ class ProposalBatch:
         for part in _parts(ready):
             self._propose(part)
         if ready:
+            # Once for all of them, also for senders that do not wait.
             self._store.log.start_flush()
 
     def _propose(self, part: list[_Proposed]) -> None:
@@ -73,6 +76,7 @@ class ProposalBatch:
         except Exception as error:  # the senders wait for a result
             log.exception("append failed messages=%s", len(part))
             result = PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        # One of them is to blame: each is tried alone, so that the others succeed.
         if result.status is not PutStatus.PUT_OK and single and len(part) > 1:
             for proposed in part:
                 self._propose([proposed])

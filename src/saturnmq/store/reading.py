@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 QUERY_BYTES_MAX: Final = 8 << 20  # a response must fit one frame
 _QUERY_TRIES: Final = 3
+# As in Apache RocketMQ: 16,000 bytes of units, however few of them match.
 _SCAN_UNITS_MIN: Final = 16_000 // UNIT_BYTES  # units examined for one pull (BP-03)
 # CPU time that a filter may take in one event-loop iteration; the next pull continues where this one stopped
 FILTER_SECONDS_MAX: Final = 0.02
@@ -65,6 +66,7 @@ class StoreReader(ABC):
         self, settings: StoreSettings, log: Log, disk: Disk, queues: QueueTable, index: MessageIndex | None
     ) -> None:
         self.settings, self.log, self.disk, self.queues, self.index = settings, log, disk, queues, index
+        # AccessMessageInMemoryMaxRatio: what lies further back than this share of the memory may be on disk only.
         self.memory_bytes = capacity.memory_bytes() * settings.memory_percent_max // 100
 
     @abstractmethod
@@ -98,9 +100,11 @@ class StoreReader(ABC):
         if queue is None or queue.max_offset == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE)
         low, high = queue.min_offset, queue.max_offset
+        # As in Apache: the client is set to the first offset that exists.
         if offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset >= high:
+            # One beyond the end is a consumer that has read everything; more is a consumer with a wrong offset.
             over = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
@@ -114,6 +118,7 @@ class StoreReader(ABC):
             return result
         units = queue.read(offset, max(_SCAN_UNITS_MIN, max_count))
         if not units:
+            # The units of this file cannot be read: the consumer goes on with the next file (BP-02).
             return GetResult(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
         by_address: Callable[[int], bool] = _passes
         if queue.extension is not None and (codes is not None or accept_extension is not None):
@@ -137,9 +142,11 @@ class StoreReader(ABC):
         result = QueryResult()
         if self.index is None:
             return result
+        # A key that was just stored must be found.
         self.put_in_index()
         result.last_update_ms, result.last_update_offset = self.index.last_update
         count_max = max(1, min(max_count, self.settings.query_count_max))
+        # The newest entries may all be of damaged records: search again before the oldest of them.
         for _ in range(_QUERY_TRIES):
             offsets = yield from self.index.search(topic, key, count_max, begin_ms, end_ms)
             if not offsets:
@@ -166,11 +173,13 @@ class StoreReader(ABC):
         return result
 
     def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:
+        # The size that the caller knows, for instance from a unit, must be that of the record.
         """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
         head = self.place_of(physical_offset)
         if head is None or head[0] < RECORD_FIXED_BYTES or (size is not None and size != head[0]):
             return None
         view = self.log.view(physical_offset, head[0])
+        # A copy: the file may be deleted while the answer waits to be written.
         return bytes(view) if view is not None else None
 
     # ---- offsets
@@ -196,6 +205,7 @@ class StoreReader(ABC):
         low, high = queue.min_offset, QueueOffset(queue.max_offset - 1)
         earlier = later = NO_QUEUE_OFFSET
         earlier_ms = later_ms = -1
+        # Store times never fall in a queue (ST-10), so a binary search finds the place.
         while low <= high:
             middle = QueueOffset((low + high) // 2)
             stored_ms = self.store_time(topic, queue_id, middle)
@@ -211,6 +221,7 @@ class StoreReader(ABC):
             return later
         if later < 0:
             return earlier
+        # A tie goes to the earlier one.
         return later if timestamp_ms - earlier_ms > later_ms - timestamp_ms else earlier
 
     def store_time(self, topic: str, queue_id: int, offset: QueueOffset) -> int:
@@ -257,6 +268,7 @@ class StoreReader(ABC):
 
     def topic_queues(self) -> Iterable[tuple[str, int]]:
         """(topic, queue id) of every consume queue."""
+        # A copy: callers may delete queues while they iterate.
         return list(self.queues.by_key)
 
     # ---- steps of a read
@@ -286,6 +298,7 @@ class StoreReader(ABC):
         """As `_gather`, for units that all have their record; False, without effect, if one has not."""
         units = self.read_units(queue, result.next_offset, max_count, codes)
         gathering = COMPILED.Gathering(units, queue_id, result.next_offset)  # type: ignore[union-attr]
+        # Without effect: the caller starts again with the reference.
         if not units or not gathering.gather(self.log, codes, max_count, self.log.end - self.memory_bytes, *limits):
             return False
         result.buffers = gathering.views()
@@ -318,20 +331,24 @@ class StoreReader(ABC):
         start, end = 0, 0
         piece: mmap.mmap | bytes = b""
         for physical, size, code in UNIT.iter_unpack(units):
+            # A record that retention has deleted: skipped, so that the consumer goes on at the first one that exists.
             if 0 <= physical < first and size != FILLER_SIZE:
                 if not count:
                     status = GetStatus.MESSAGE_WAS_REMOVING
                 scanned += 1
                 continue
+            # The first record is always returned, whatever the limits say.
             if count:
                 bytes_max, count_max = in_disk if physical < on_disk else in_memory
                 if count >= max_count or count >= count_max or total + size > bytes_max:
                     break
+            # A code up to ADDRESS_MAX is an address in the extension; any other is the tags code itself.
             if size == FILLER_SIZE or not (by_address(code) if code <= ADDRESS_MAX else codes is None or code in codes):
                 scanned += 1
                 continue
             properties = None
             if accept_record is not None:
+                # The properties are needed anyway, and the check of the record comes with them.
                 properties = self._properties_in_place(physical, size, queue_id, offset + scanned)
             if properties is None:
                 if not start <= physical < end:
@@ -339,6 +356,7 @@ class StoreReader(ABC):
                 head = _HEAD.unpack_from(piece, physical - start) if start <= physical <= end - _HEAD.size else None
                 meant = (size, MESSAGE_MAGIC, queue_id, offset + scanned, physical)
                 if head != meant or (settings.check_crc_on_read and not self._intact(physical, size)):
+                    # Damage at the first record is an error; later it ends this read, and the next one reports it.
                     if not count:
                         raise _no_record(queue_id, offset + scanned, physical, size)
                     break
@@ -346,10 +364,11 @@ class StoreReader(ABC):
             if accept_record is not None and not (
                 self._passes_filter(physical, size, accept_record) if properties is None else accept_record(properties)
             ):
+                # Thread_time is a system call: not for every message.
                 if not scanned % _FILTER_STEP and thread_time() > until:
                     break
                 continue
-            if ranges and ranges[-1][1] == physical:
+            if ranges and ranges[-1][1] == physical:  # one buffer for neighbours
                 ranges[-1][1] = PhysicalOffset(physical + size)
             else:
                 ranges.append([physical, PhysicalOffset(physical + size)])
@@ -367,6 +386,7 @@ class StoreReader(ABC):
         first = last = 0
         whole = memoryview(b"")
         for start, end in ranges:
+            # Never beyond the readable end: those bytes may still change.
             while start < end <= self.log.readable_end:
                 if not first <= start < last:
                     first, last, piece = self.log.piece_at(
@@ -386,6 +406,7 @@ class StoreReader(ABC):
         if not start <= physical <= end - _HEAD.size:
             return None
         size, magic, queue_id, queue_offset, its_offset = _HEAD.unpack_from(piece, physical - start)
+        # Bytes of a body may look like a record; only a real one names its own position.
         return (size, queue_id, queue_offset) if magic == MESSAGE_MAGIC and its_offset == physical else None
 
     def _properties_in_place(
@@ -405,6 +426,7 @@ class StoreReader(ABC):
         if not _AT_BODY <= at < size:
             return None
         at += 1 + record[at]
+        # The lengths must add up to the size exactly, or the record needs the slow path.
         if at + 2 > size or at + 2 + (record[at] << 8 | record[at + 1]) != size:
             return None
         return bytes(record[at + 2 :])
@@ -438,6 +460,7 @@ class StoreReader(ABC):
 
 def _units_max(max_count: int, codes: frozenset[int] | None) -> int:
     scanned_max = max(_SCAN_UNITS_MIN, max_count)
+    # The read looks at one unit more before it stops, which decides `behind_memory` (RW-01).
     return min(max_count + 1, scanned_max) if codes is None else scanned_max
 
 
@@ -455,6 +478,7 @@ def _by_address(
 
     def ask(address: int) -> bool:
         content = extension.read(address)
+        # The extension has been cleaned up or damaged: the client filters again.
         if content is None:
             return True
         if codes is not None and content.tags_code not in codes:
@@ -467,6 +491,7 @@ def _by_address(
 def _transfer_limits(settings: StoreSettings, max_count: int, max_bytes: int | None, bulk_bytes: int) -> TransferLimits:
     in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
     if bulk_bytes:
+        # At most the larger of both: `bulk` never lowers a configured limit.
         in_memory = max(bulk_bytes, in_memory[0]), max_count
     in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
     if max_bytes is not None:

@@ -35,6 +35,7 @@ class DiskAndReplica:
     def on_disk(self, status: PutStatus, reason: str) -> None:
         self._disk = status, reason
         if self._replica is None:
+            # The records are durable here now and may be sent before the next regular round.
             self._replicas.send_now()
         self._complete()
 

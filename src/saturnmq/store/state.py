@@ -57,6 +57,7 @@ class StoreState(StoreReader):
         self.clock_ms = clock_ms
         self.on_append: Callable[[str, int, QueueOffset, Sequence[Unit]], None] | None = None
         self.bit_map: Callable[[str, bytes], bytes | None] | None = None
+        # Overridden by owners with state that depends on the log besides queues and index.
         self.replay_from: Callable[[PhysicalOffset], PhysicalOffset] = lambda dispatched: dispatched
         self.checkpoint = Checkpoint(settings.checkpoint_path, disk)
         self.reserve = Reserve(settings.root / "reserve", settings.reserve_bytes, disk)
@@ -82,6 +83,7 @@ class StoreState(StoreReader):
     def next_store_ms(self) -> int:
         """The current time in Unix ms, but never earlier than the last record's store time (ST-10)."""
         now = self.clock_ms()
+        # The clock may step back; store times must not, because searches by time are binary.
         if now < self._last_store_ms:
             return self._last_store_ms
         self._last_store_ms = now
@@ -109,8 +111,10 @@ class StoreState(StoreReader):
             if queue.append_units(start, units) if queue.extension is None else self._append_extended(share, records):
                 self.queues.dirty.add((topic, queue_id))
             else:
+                # A gap in a queue cannot be repaired while the store runs: recovery rebuilds it from the log.
                 self.stop_writing(FlushFailed(f"consume queue {topic}/{queue_id} is missing units before {start}"))
         if self.index_queue is not None and not self.index_queue.add(records):
+            # The index cannot keep up or its disk is full: messages are refused rather than not indexed (IX-09).
             self.refusal = self.index_queue.refusal
         self._dispatched = end  # before consumers are notified: they read up to it
         if self.on_append is not None:
@@ -132,6 +136,7 @@ class StoreState(StoreReader):
                     latest, units = queue, []
                     shares.append((message.topic, message.queue_id, queue, number, units))
                 units.append(unit)
+        # Once for all: one append per queue, one call of the index.
         self.dispatch_units(shares, records, end)
 
     def dispatch(self, queue: ConsumeQueue | None, message: Message) -> None:
@@ -155,6 +160,7 @@ class StoreState(StoreReader):
         if self.index is not None and self.index_queue is not None:
             self.index.clear()
             self.index_queue.clear()
+        # Before the ends are restored: queues go on where the log begins now.
         self._dispatched = begin
         self.queues.restore_ends()
 
@@ -165,6 +171,7 @@ class StoreState(StoreReader):
     def _append_extended(self, share: QueueShare, records: list[Record]) -> bool:
         """Append the units of a queue with an extension, and their content there (CQ-13, CQ-14)."""
         topic, _, queue, start, units = share
+        # By physical offset: with transactions the index may get records that are in no queue.
         contents = {physical: (raw, store_ms) for _, raw, physical, store_ms in records}
         for number, (physical, size, code) in enumerate(units, start):
             raw, store_ms = contents[physical]
@@ -183,6 +190,7 @@ class StoreState(StoreReader):
 
     def put_in_index(self) -> bool:
         """Write queued entries to the index, for a bounded time. False if the disk rejects them, and messages must be (IX-09)."""
+        # True if all is written, or the time for this call is used up.
         if self.index_queue is None or self.index_queue.put_in():
             return True
         self.refusal = self.index_queue.refusal
@@ -197,6 +205,7 @@ class StoreState(StoreReader):
     def _confirm(self, end: PhysicalOffset) -> None:
         unconfirmed = self._unconfirmed
         confirmed: list[Appended] = []
+        # The end of the record: its position and size.
         while unconfirmed and sum(unconfirmed[0][3][:2]) <= end:
             confirmed.append(unconfirmed.popleft())
         if confirmed:
@@ -213,8 +222,10 @@ class StoreState(StoreReader):
         confirmed: list[Appended] = []
         while unconfirmed and len(confirmed) < count_max:
             physical, size, _ = unconfirmed[0][3]
+            # Another record follows: the entries in between are not ours.
             if physical != begin or physical + size > end:
                 break
+            # Between two records of a ledger lies the header of an entry.
             begin = PhysicalOffset(physical + size + header_bytes)
             confirmed.append(unconfirmed.popleft())
         if confirmed:
@@ -230,6 +241,7 @@ class StoreState(StoreReader):
         """Forget appended records that another leader may replace; queue offsets continue after the visible ones (DL-C03)."""
         self._unconfirmed.clear()
         for queue in self.queues.by_key.values():  # every one may have given out numbers to what is forgotten
+            # Numbers of discarded records are given again: no consumer has seen them.
             queue.next_offset = queue.max_offset
 
     @property
@@ -242,6 +254,7 @@ class StoreState(StoreReader):
     def recheck(self, usage: Usage) -> None:
         """Accept or reject messages according to the current disk usage and index state (DEL-04..06, IX-09, DUR-15)."""
         self.refusal = ""
+        # Of the log and the queues: without either no message can be stored. The index is refused on its own.
         worst = max(usage.commit_log, usage.consume_queue)
         if worst > FULL_PERCENT:
             self.refusal = f"the disk is full: CL: {usage.commit_log}% CQ: {usage.consume_queue}% INDEX: {usage.index}%"

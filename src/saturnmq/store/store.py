@@ -137,6 +137,7 @@ class MessageStore(StoreState):
         self._open = False
         self._refused = self._failed_puts = 0  # puts rejected because the store is not writable, and those that failed
         self._failure_log = LogLimit(monotonic)  # senders decide how many puts fail
+        # With the pool a record is not readable before it is committed to its file, so it is dispatched later.
         self._direct = self.confirms_at_once and not self.log.pooled
         self._proposals = ProposalBatch(self)
 
@@ -147,12 +148,14 @@ class MessageStore(StoreState):
 
         If rebuild is given, consume queues and index are rebuilt from the log; it is called as progress(bytes_read, bytes_total).
         """
+        # The lock is taken before anything is read: another process may be writing these files.
         with contextlib.suppress(StoreError):  # LockFile.acquire reports an unusable folder with a better message
             self.disk.make_folder(self.settings.root)
         self._lock.acquire()
         try:
             self._recover(self, rebuild)
         except (OSError, SaturnError) as error:
+            # Also the lock: a corrected configuration can be tried again in this process.
             self.close_files()
             refusal = start_refusal(error, self.settings, quorum=self.quorum)
             if refusal is error:
@@ -174,6 +177,7 @@ class MessageStore(StoreState):
     async def write_all(self) -> None:
         """Make everything appended so far durable, with consume queues, index and the checkpoint. Raises StoreError."""
         self.commit()
+        # With SYNC_FLUSH, or any log that confirms: the checkpoint must not reach further than the disk.
         await wait_confirmed(self.log, self.log.readable_end, FLUSH_TIMEOUT_MS)
         await self._maintenance.write_all()
 
@@ -185,8 +189,10 @@ class MessageStore(StoreState):
         """Flush everything and close; `abort` is removed only if all of it is durable (RC-02). Raises StoreError."""
         if not self._open:
             return
+        # First: puts are refused while the rest is flushed.
         self._open = False
         async with contextlib.AsyncExitStack() as stack:
+            # The stack runs in reverse order: stop replication, then flush and close, even if the first step fails.
             stack.push_async_callback(self._flush_and_close)
             stack.push_async_callback(self.log.stop_appends)
             if self.index_queue is not None:
@@ -201,9 +207,11 @@ class MessageStore(StoreState):
                 await self.index_queue.finish()
             await self._maintenance.write_all()
             self.log.drop_spare()
+            # After a failed write the marker `abort` and the checksums stay: the next start has to recover.
             if self.failure is None and self.log.sums is not None:
                 self.log.sums.discard()  # the checkpoint covers everything
             if self.failure is None and (self.index_queue is None or self.index_queue.complete):
+                # Last: by its absence the next start sees that nothing needs recovery (RC-02).
                 self.disk.unlink(self.settings.abort_path)
                 self.disk.sync_folder(self.settings.abort_path.parent)
         finally:
@@ -212,6 +220,7 @@ class MessageStore(StoreState):
     async def abort(self) -> None:
         """Close without flushing, as a killed process leaves the files; a flush that has begun is awaited."""
         await self._maintenance.stop()
+        # A thread that still uses the mappings would end the process when they are closed.
         await self.log.finish_flush()
         self._open = False
         self.close_files()
@@ -272,6 +281,7 @@ class MessageStore(StoreState):
 
         message: what they have in common; afterwards it has the offsets, store time and size of the first one.
         """
+        # Messages that `put_soon` has accepted come first: they were sent before.
         if self._proposals.waiting:
             self._proposals.propose()
         refused = self.refusal_of(message, entries)
@@ -288,20 +298,24 @@ class MessageStore(StoreState):
         The only way into the log, whatever confirms a message: numbering, one append, and dispatch at once or on confirmation.
         """
         numbered: list[tuple[ConsumeQueue | None, Message, Sequence[Entry]]] = []
+        # One store time for all of them: times never fall along the log (ST-10).
         by_key, store_ms = self.queues.by_key, self.next_store_ms()
         try:
             for message, entries in groups:
                 queue, number = None, _FIRST
+                # Prepared and rolled-back messages have the queue offset 0 and take no number of their queue.
                 if (message.sys_flag & TRANSACTION_MASK) not in NOT_IN_QUEUE:
                     topic, queue_id = message.topic, message.queue_id
                     queue = by_key.get((topic, queue_id)) or self.queues.get_or_make(topic, queue_id)
                     number = queue.next_offset
+                    # Before the append, because the records contain their numbers; taken back if it fails.
                     queue.next_offset += len(entries)  # type: ignore[assignment]
                 numbered.append((queue, message, entries))
                 message.queue_offset, message.store_timestamp_ms = number, store_ms
             began = monotonic()
             extents, answer = self.log.append(groups)
             self.append_watch.note(monotonic() - began)
+        # Whatever the cause: a number without its record would be a gap in the queue for good.
         except BaseException:
             for queue, _, entries in numbered:
                 if queue is not None:
@@ -311,6 +325,7 @@ class MessageStore(StoreState):
         total, levels = 0, self.settings.message_delay_level
         for queue, message, entries in numbered:
             topic, number = message.topic, message.queue_offset
+            # Of a delayed message the unit's code is its delivery time, by which the delay service reads the queue.
             timed = topic in TIMED_TOPICS
             units: list[Unit] = []
             records: list[Record] = []
@@ -322,11 +337,13 @@ class MessageStore(StoreState):
                 offsets.append(physical)
                 total += size
             message.physical_offset, message.store_bytes, _ = units[0]
+            # Visible on confirmation: kept with what dispatch needs, so that the record is not read again.
             if not self._direct:
                 numbers = map(QueueOffset, count(number))
                 self._unconfirmed.extend(zip(repeat(queue), repeat(message), numbers, units, records, strict=False))
                 continue
             shares = ((topic, message.queue_id, queue, number, units),) if queue is not None else ()
+            # A rolled-back message is not found by its key.
             is_indexed = (message.sys_flag & TRANSACTION_MASK) != ROLLED_BACK
             self.dispatch_units(shares, records if is_indexed else [], physical + size)  # type: ignore[arg-type]
         if not self._direct:
@@ -339,6 +356,7 @@ class MessageStore(StoreState):
 
     def open_space(self) -> Space | None:
         """Space for records that the caller writes before anything else happens; None unless sends are acknowledged at once."""
+        # Records of proposals that wait must come first.
         if not self._direct or not self.acknowledges_at_once or not self.writable or self._proposals.waiting:
             return None
         return self.log.space()
@@ -348,7 +366,9 @@ class MessageStore(StoreState):
     ) -> None:
         """Take the records written to the space up to `end`, and make them visible; see `dispatch_units`."""
         for _, _, queue, start, units in shares:
+            # The numbers that the caller has used.
             queue.next_offset = QueueOffset(start + len(units))
+        # Before the dispatch: readers that are notified look at the log's end.
         self.log.fill(end, sums)
         self.dispatch_units(shares, records, end)
 
@@ -358,11 +378,13 @@ class MessageStore(StoreState):
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self.log.refusal)
         if not self._open or self.failure is not None or self.refusal:
             reason = self.failure.message if self.failure else self.refusal or "stopped"
+            # On a full disk thousands of sends a second are refused.
             if self._refused % _REJECTIONS_PER_LOG_LINE == 0:
                 log.warning("put refused count=%s reason=%s", self._refused + 1, reason)
             self._refused += 1
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         topic, limit = message.topic, self.settings.message_bytes_max
+        # The length in characters is a lower bound of that in bytes, so most topics need no encoding.
         if len(topic) > NAME_LENGTH_MAX or (not topic.isascii() and len(topic.encode()) > NAME_LENGTH_MAX):
             reason = f"topic of {len(topic)} characters, at most {NAME_LENGTH_MAX}"
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
@@ -370,6 +392,7 @@ class MessageStore(StoreState):
             if len(raw) > PROPERTIES_BYTES_MAX:
                 reason = f"properties of {len(raw)} bytes, at most {PROPERTIES_BYTES_MAX}"
                 return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason=reason)
+            # A record that ends in zeros, or has a sector of them, is taken for torn by recovery after a crash.
             if b"\0" in raw and (raw.endswith(b"\0") or _ZERO_SECTOR in raw):
                 reason = "properties end with a zero byte, or have 512 in a row"
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
@@ -392,6 +415,7 @@ class MessageStore(StoreState):
     # ---- confirmation and flush
 
     def _flushed(self, end: PhysicalOffset) -> None:
+        # Otherwise everything was dispatched when it was appended.
         if not self.confirms_at_once:
             self._confirm(end)
 
@@ -401,6 +425,7 @@ class MessageStore(StoreState):
         With SYNC_FLUSH, that is after an fdatasync has covered it or timed out (FLU-01, FLU-04, DUR-01); over a quorum, once
         the put is committed, or has failed (DL-B07); with SYNC_MASTER, once a slave has it, too (SW-02).
         """
+        # Also a rejected put: there is nothing to wait for.
         if result.status is not PutStatus.PUT_OK or self.acknowledges_at_once:
             callback(result.status, result.reason)
         elif result.answer is not None:
@@ -411,6 +436,7 @@ class MessageStore(StoreState):
             self._when_replicated(self.replicas, result.end_offset, callback)
 
     def _when_replicated(self, replicas: ReplicaAcks, position: Position, callback: Confirmed) -> None:
+        # ASYNC_FLUSH with SYNC_MASTER: only the slave is waited for.
         if self.confirms_at_once:
             replicas.when_acknowledged(position, callback)
             return
@@ -427,11 +453,13 @@ class MessageStore(StoreState):
         """The coroutine form of `when_confirmed`."""
         future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         self.when_confirmed(result, lambda status, _: None if future.done() else future.set_result(status))
+        # The waiter may have been cancelled.
         return await future
 
     def flush_before_acknowledgement(self) -> None:
         """Change from ASYNC_FLUSH to SYNC_FLUSH: later sends are confirmed once they are durable."""
         self.confirms_at_once = self.acknowledges_at_once = False
+        # From now on dispatch waits for the confirmation; what was appended before is visible already.
         self._direct = False
 
     def wake_flusher(self) -> None:
@@ -439,13 +467,16 @@ class MessageStore(StoreState):
 
         A group does so by itself, once per event-loop iteration.
         """
+        # Before `start` and after `stop` nothing is flushed in the background.
         if not self.confirms_at_once and not self.quorum and self._maintenance.running:
             self.log.start_flush()
 
     def stop_writing(self, failure: SaturnError) -> None:
         """Stop accepting messages after a disk failure and mark the store for the next start (DUR-06, DUR-07)."""
+        # The first failure counts; later ones are its consequences.
         if self.failure is None:
             self.failure = failure
+            # So that the next start recovers even if this process ends normally.
             opening.mark_failure(self, failure)
             if self.on_failure is not None:
                 self.on_failure(failure)

@@ -35,6 +35,7 @@ def used_percent(folder: Path) -> int:
         facts = _facts(folder)
     except OSError:
         return -1
+    # As df computes it: what root may use besides counts neither as used nor as free.
     used = facts.f_blocks - facts.f_bfree
     return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
 
@@ -50,6 +51,7 @@ def space(folder: Path) -> tuple[int, int]:
 
 def _facts(folder: Path) -> os.statvfs_result:
     """File system of the folder, or of its nearest parent that exists."""
+    # The store may not have been created yet.
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.statvfs(folder)

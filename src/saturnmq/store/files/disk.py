@@ -54,6 +54,7 @@ def _mincore() -> Callable[[mmap.mmap, int, int, bytearray], int] | None:
     byte, address_of = ctypes.c_char, ctypes.addressof
 
     def ask(mapping: mmap.mmap, at: int, size_bytes: int, pages: bytearray) -> int:
+        # Exported only for this call, so that the mapping can still be closed later.
         start = address_of(byte.from_buffer(mapping)) + at
         return cast(int, call(start, size_bytes, address_of(byte.from_buffer(pages))))
 
@@ -114,6 +115,7 @@ class Disk:
         for name in ("threads", "read_threads"):
             threads: Executor | None = self.__dict__.pop(name, None)
             if threads is not None:
+                # The threads are idle; a wait would block the event loop.
                 threads.shutdown(wait=False)
 
     @cached_property
@@ -165,11 +167,13 @@ class Disk:
             raise open_error(f"cannot create {path}", error) from error
         try:
             if allocate:
+                # Blocks now: a full disk is an error here, not a SIGBUS on a page of the mapping later (DUR-04).
                 os.posix_fallocate(fd, 0, size_bytes)
             else:
                 os.ftruncate(fd, size_bytes)
         except OSError as error:
             os.close(fd)
+            # A file of the wrong length would be taken for damage at the next start.
             path.unlink(missing_ok=True)
             raise open_error(f"cannot allocate {path} ({size_bytes} bytes)", error) from error
         return fd
@@ -207,11 +211,13 @@ class Disk:
         """
         data = bytearray(size_bytes)
         try:
+            # The kernel returns EAGAIN instead of waiting for the disk.
             read_bytes = os.preadv(fd, [data], at, _NOWAIT)
         except BlockingIOError:
             return None
         except (OSError, AttributeError):  # a file system or a system without RWF_NOWAIT
             return os.pread(fd, size_bytes, at)
+        # A short read: the rest is asked for once more, and is empty at the end of the file.
         if 0 < read_bytes < size_bytes:  # the end of the file, or of what is in the page cache
             tail = self.read_cached(fd, at + read_bytes, size_bytes - read_bytes)
             return None if tail is None else bytes(data[:read_bytes]) + tail
@@ -225,12 +231,15 @@ class Disk:
         mincore = _mincore()
         if mincore is None:
             return True
+        # Whole pages: mincore takes a page-aligned address.
         at, end = at // mmap.PAGESIZE * mmap.PAGESIZE, min(at + size_bytes, len(mapping))
+        # Rounded up to whole pages.
         pages = bytearray(-(min(at - end, 0) // mmap.PAGESIZE))
         return not pages or mincore(mapping, at, end - at, pages) != 0 or 0 not in pages
 
     def warm(self, fd: int, at: int, size_bytes: int) -> None:
         """Read a range into the page cache; the data is not used, so an error is not reported. Safe in a thread."""
+        # A small buffer is enough: the data only has to pass through the page cache.
         buffer = bytearray(min(size_bytes, _WARM_BYTES))
         with contextlib.suppress(OSError):
             while size_bytes > 0 and (read_bytes := os.preadv(fd, [buffer], at)) > 0:
@@ -241,12 +250,14 @@ class Disk:
         """Write all of data at a position. Raises OSError."""
         view = memoryview(data)
         while len(view):
+            # It may write less than it was given, for instance when the disk becomes full.
             written_bytes = os.pwrite(fd, view, at)
             at += written_bytes
             view = view[written_bytes:]
 
     def sync(self, fd: int) -> None:
         """Make durable what was written through this descriptor and mappings of it (fdatasync). Raises OSError."""
+        # Without times of the file: its length never changes after the creation.
         os.fdatasync(fd)
 
     def sync_folder(self, folder: Path) -> None:
@@ -261,6 +272,7 @@ class Disk:
         """Write a small file, for its owner only, and fsync it; its entry is not durable yet. Raises OSError, OutOfDescriptors."""
         fd = self._open_or_retry(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
+            # The mode of open() is subject to the umask, and a former file may have another one.
             os.fchmod(fd, PRIVATE_MODE)
             view = memoryview(data)
             while len(view):
@@ -283,6 +295,7 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Hard-link source as target; an existing target is removed first. Raises OSError."""
+        # Link() fails if the target exists.
         target.unlink(missing_ok=True)
         os.link(source, target)
 

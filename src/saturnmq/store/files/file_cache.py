@@ -44,6 +44,7 @@ class FileCache:
             self._descriptors.move_to_end(path)
         elif path.exists():
             if len(self._descriptors) >= self._limit:
+                # Before another is opened: the limit holds at any time.
                 self.disk.close(self._descriptors.popitem(last=False)[1])
             fd = self._descriptors[path] = self.disk.open(path)
         return fd

@@ -39,13 +39,16 @@ class LockFile:
                 hint="Choose a folder that this user can write (option --data, key storePathRootDir).",
             ) from error
         try:
+            # The same lock as Java's FileChannel.tryLock(0, 1), so that brokers of both kinds exclude each other.
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError:
             pid = self._holder()
+            # Safe: this process holds no lock on the file that a close would release (see `_held`).
             os.close(self._fd)
             self._fd = -1
             raise self._locked(pid) from None
         _held.add(real)
+        # As Apache's broker does; the bytes have no meaning.
         os.pwrite(self._fd, b"lock", 0)
 
     def _holder(self) -> int:

@@ -42,6 +42,7 @@ class MappedFile:
         try:
             self.map = disk.map(self._fd, size_bytes)
         except (OSError, ValueError) as error:
+            # The constructor fails, so that no other code would close it.
             disk.close(self._fd)
             text = f"cannot map {path} ({size_bytes} bytes)"
             raise open_error(text, error) if isinstance(error, OSError) else StoreError(f"{text}: {error}") from error
@@ -61,6 +62,7 @@ class MappedFile:
     @property
     def cut(self) -> str:
         """The fault if the file was truncated while it is open, else "". Any access to its lost pages ends the process."""
+        # Closed: the mapping may live on for a reader, but the file is not written any more.
         if self._fd < 0:
             return ""
         length = os.fstat(self._fd).st_size
@@ -78,6 +80,7 @@ class MappedFile:
 
     def forget_pages(self, until: int) -> None:
         """Drop pages before offset `until` from this process's resident set; the page cache keeps them."""
+        # Only whole pages can be dropped; rounded down, so that the current page stays.
         length = min(until - self.start, self.size_bytes) // PAGE_BYTES * PAGE_BYTES
         if length > 0:
             self.map.madvise(mmap.MADV_DONTNEED, 0, length)
@@ -90,6 +93,7 @@ class MappedFile:
         """
         first = max(begin - self.start, 0) // PAGE_BYTES * PAGE_BYTES
         length = min(end - self.start, self.size_bytes) - first
+        # Not for one page: the system call would cost more than it saves.
         if length > PAGE_BYTES:
             self.map.madvise(mmap.MADV_DONTNEED, first, length)
 
@@ -164,6 +168,7 @@ class MappedFiles:
                     "are missing"
                 )
         if self.files:
+            # Only the last one: the name of every earlier file was durable before the next was created (`make`).
             self.files[-1].flush(named=False)
 
     def make(self, start: int, folder: Path | None = None) -> MappedFile:
@@ -188,11 +193,13 @@ class MappedFiles:
         files = self.files
         if not files:
             return None
+        # By arithmetic: `load` has checked that the files follow each other without a gap.
         index = (offset - files[0].start) // self.size_bytes
         return files[index] if 0 <= index < len(files) else None
 
     def truncate(self, end: int) -> None:
         """Delete the files that start at or after end, except the first (RC-10)."""
+        # The first file stays, so that the log keeps its position.
         while len(self.files) > 1 and self.files[-1].start >= end:
             self.files.pop().delete()
 

@@ -133,14 +133,17 @@ class RecordSums:
         """
         with self._lock:
             waiting, sums = self._waiting, []
+            # In the order of the log; records after `end` wait for the next sync.
             while waiting and waiting[0][0] + waiting[0][1] <= end:
                 sums.append(_SUM.pack(*waiting.popleft()))
+            # They are dropped even then: nothing else would empty the queue.
             if self._failed or not sums:
                 return
             block = _HEAD.pack(_MARK, len(sums), reach) + b"".join(sums)
             try:
                 if self._fd < 0 or self._size >= ROLL_BYTES:
                     self._next_file()
+                # At a position of its own: a block is torn or whole, the ones before it stay.
                 self._disk.write(self._fd, self._size, block + _CRC.pack(crc32(block)))
             except (OSError, SaturnError) as error:
                 self._failed = True
@@ -170,6 +173,7 @@ class RecordSums:
         with self._lock:
             retained = []
             for path, file_reach in self._full:
+                # A file is deleted as a whole, once its newest block is covered.
                 if file_reach > reach:
                     retained.append((path, file_reach))
                     continue
@@ -185,6 +189,7 @@ class RecordSums:
         kept_end: the log will end there. Records before it that are not synced yet still get a block.
         """
         with self._lock:
+            # Those records are about to be removed, and the positions used again.
             while self._waiting and self._waiting[-1][0] >= kept_end:
                 self._waiting.pop()
             self._end_file()
@@ -193,6 +198,7 @@ class RecordSums:
             for path in paths:
                 self._disk.unlink(path)
             if paths:
+                # Durable before the records go: an old block would otherwise report them as damage.
                 self._disk.sync_folder(self._folder)
 
     def close(self) -> None:
@@ -208,6 +214,7 @@ def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size <= len(data):
             _, count, reach = _HEAD.unpack_from(data, at)
             end = at + _HEAD.size + count * _SUM.size
+            # A torn block is skipped; the search goes on after its mark.
             if end + _CRC.size <= len(data) and crc32(data[at:end]) == _CRC.unpack_from(data, end)[0]:
                 yield reach, data[at + _HEAD.size : end]
                 following = end + _CRC.size

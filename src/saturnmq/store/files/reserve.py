@@ -25,6 +25,7 @@ class Reserve:
     def allocate(self) -> bool:
         """Create the file if the disk has space for it; returns whether it exists. Safe in a thread."""
         try:
+            # Of another size after a change of the setting, or interrupted: it is made again.
             if self.path.exists() and self.path.stat().st_size == self._size_bytes:
                 return True
             self._disk.close(self._disk.create(self.path, self._size_bytes, allocate=True))

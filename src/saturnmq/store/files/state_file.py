@@ -53,6 +53,7 @@ class StateFile:
             try:
                 parsed = parse(data)
             except (
+                # Whatever a parser can raise on arbitrary bytes: the backup is tried, and the reason named.
                 ValueError,
                 LookupError,
                 ArithmeticError,
@@ -98,10 +99,13 @@ class StateFile:
         temporary = self.path.with_name(self.path.name + ".tmp")
         disk.write_file(temporary, data)
         if self.path.exists():
+            # Linked and renamed: there is a complete backup at any time.
             spare = self.backup.with_name(self.backup.name + ".tmp")
             disk.link(self.path, spare)
             disk.replace(spare, self.backup)
+        # The file is replaced after the backup: a crash in between leaves two equal copies.
         disk.replace(temporary, self.path)
+        # A rename is durable only with its folder.
         disk.sync_folder(self.path.parent)
 
 

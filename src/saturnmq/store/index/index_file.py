@@ -68,7 +68,9 @@ def topic_hash(topic: str) -> int:
 
 def key_hash(prefix: int, key: str) -> int:
     """The hash stored in an entry: the absolute Java hash of `topic#key` (IX-03). prefix: `topic_hash` of the topic."""
+    # The length in UTF-16 units, of which Java's hash is computed.
     units = len(key) if key.isascii() else len(key.encode("utf-16-be", "surrogatepass")) // 2
+    # The hash of a concatenation from the hashes of its parts; Java's String.hashCode is a polynomial of 31.
     return absolute((prefix * pow(31, units, 1 << 32) + java_hash(key)) & _U32)
 
 
@@ -134,6 +136,7 @@ class IndexFile:
         """
         file = cls(path, shape, disk)
         file._fd = disk.create(path, shape.file_bytes, allocate=allocate)
+        # A sparse file is never written through a mapping: a full disk would be a SIGBUS.
         file._direct = allocate
         if after is not None:
             file.begin_ms = file.end_ms = after.end_ms
@@ -142,6 +145,7 @@ class IndexFile:
             file.write_header()  # now, so that its block is allocated: put relies on being able to update the header
         except (OSError, StoreError):
             file.close()
+            # A file without a valid header would be damage at the next start.
             disk.unlink(path)
             raise
         return file
@@ -177,12 +181,15 @@ class IndexFile:
         last, end_offset = entries, None
         if last is None:
             last, end_ms, end_offset = self.count - 1, self.end_ms, self.end_offset
+        # An empty file has nothing to compare.
         if last < 1:
             return
         _, first_offset, _, _ = ENTRY.unpack(self._read_once(self._entries_at + ENTRY_BYTES, ENTRY_BYTES))
         _, offset, seconds, _ = ENTRY.unpack(self._read_once(self._entries_at + last * ENTRY_BYTES, ENTRY_BYTES))
+        # The clock may have been set back while the file was filled, by a day at most.
         timely = 0 < self.begin_ms <= end_ms + _SET_BACK_MS_MAX
         if last > 1:
+            # Times of entries are relative to the first one, in whole seconds.
             timely &= seconds == max(0, min((end_ms - self.begin_ms) // 1000, _SECONDS_MAX))
         else:
             timely &= self.begin_ms == end_ms
@@ -209,6 +216,7 @@ class IndexFile:
                 f"end_offset={end_offset} used_slots={used_slots} count={count}"
             )
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = begin_ms, end_ms, begin_offset, end_offset
+        # Apache writes 0 in a new file, and uses 1 as the first number.
         self.used_slots, self.count = used_slots, max(count, 1)
 
     @property
@@ -234,6 +242,7 @@ class IndexFile:
                 stat = self.path.stat()
                 if stat.st_size != self._shape.file_bytes:
                     raise CorruptRecord(f"{self.path} is {stat.st_size} bytes long, must be {self._shape.file_bytes}")
+                # All blocks are reserved: writes to the mapping cannot run out of space.
                 self._direct = stat.st_blocks * _FULL >= stat.st_size
             self._map = self._disk.map(fd, self._shape.file_bytes)
         except (OSError, ValueError, StoreError) as error:
@@ -249,6 +258,7 @@ class IndexFile:
 
     def release(self) -> None:
         """Unmap and close the file unless it has unsynced writes (DUR-05); it is reopened when needed."""
+        # A descriptor is closed only after a successful sync, or its write error would be lost (DUR-05).
         if not self.busy and (self.removed or not self.dirty):
             self.close()
 
@@ -290,6 +300,7 @@ class IndexFile:
         if self._direct and self._map is not None:
             self._map[:HEADER_BYTES] = header
         else:
+            # Set before the write: if that fails, the caller knows that the header on disk is old.
             self.header_pending = True
             self._write(0, header)
             self.header_pending = False
@@ -314,10 +325,12 @@ class IndexFile:
                 value = hashes[start]
                 slot_at = HEADER_BYTES + value % slots * SLOT_BYTES
                 previous: int = _SLOT.unpack_from(mapping, slot_at)[0]
+                # A slot may point beyond the end after a crash: that chain is dropped.
                 if previous >= count:
                     previous = 0
                 entry = ENTRY.pack(value, physical_offset, seconds, previous)
                 if direct:
+                    # The entry before the slot that points to it.
                     mapping[at : at + ENTRY_BYTES] = entry
                     mapping[slot_at : slot_at + SLOT_BYTES] = count.to_bytes(4)
                 else:
@@ -325,6 +338,7 @@ class IndexFile:
                     self._disk.write(self._fd, slot_at, count.to_bytes(4))
                 if not previous:
                     self.used_slots += 1
+                # IX-04: the begin of a file is set by its first entry.
                 if count == 1:  # its seconds were relative to the end of the previous file (IX-04)
                     self.begin_ms, self.begin_offset = store_ms, physical_offset
                     seconds = 0
@@ -333,6 +347,7 @@ class IndexFile:
                 self.count = count = count + 1
                 self.end_ms, self.end_offset = store_ms, physical_offset
         finally:
+            # Also after an error: what was counted by then is complete.
             self.write_header()
         return start
 
@@ -341,6 +356,7 @@ class IndexFile:
         """Whether `put_many` may be called: blocks are reserved, and a first entry defines the begin time."""
         if self._map is None:
             self._attach()
+        # The first entry is relative to the end of the file before, and sets the begin time: `put` writes it.
         return self._direct and self.count > 1
 
     def put_many(self, items: list[tuple[int, int, int]], start: int) -> int:
@@ -352,6 +368,7 @@ class IndexFile:
         slots, entries_max = self._shape
         count, begin_ms = self.count, self.begin_ms
         stop = min(len(items), start + entries_max - count)
+        # Only whole records: `put` splits the keys of one over two files.
         while start < stop < len(items) and items[stop][1] == items[stop - 1][1]:
             stop -= 1
         if COMPILED is not None and type(mapping) is mmap.mmap:  # not one that records what is written
@@ -414,19 +431,24 @@ class IndexFile:
         steps = 0
         newer = self.count
         entry: int = _SLOT.unpack_from(mapping, HEADER_BYTES + value % self._shape.slots * SLOT_BYTES)[0]
+        # Numbers must fall along a chain: a damaged link would otherwise make the search endless.
         while 0 < entry < newer and len(offsets) < count_max:
             stored, offset, seconds, previous = ENTRY.unpack_from(mapping, self._entries_at + entry * ENTRY_BYTES)
             time_ms = self._time(entry, seconds)
+            # An entry that was never written, or damage: nothing older can be trusted.
             if seconds < 0:
                 return
+            # One record may have several keys with this hash.
             if stored == value and begin_ms <= time_ms <= end_ms and offset >= 0 and offsets[-1:] != [offset]:
                 offsets.append(PhysicalOffset(offset))
+            # Entries of a chain are ordered by time, newest first.
             if time_ms < begin_ms:
                 return
             newer, entry = entry, previous
             steps += 1
             if steps % STEPS_PER_TURN == 0:
                 yield
+                # The caller's other work may have deleted, cut or closed the file while this generator was suspended.
                 if self.removed:
                     return
                 mapping = self._attach()
@@ -443,6 +465,7 @@ class IndexFile:
 
     def before(self, physical_offset: int) -> int:
         """Number of leading entries to keep so that the last one points below physical_offset, but not below begin_offset."""
+        # Offsets rise within a file; damage only makes the loop below walk further.
         entry = bisect_left(range(1, self.count), physical_offset, key=self.offset_of)  # ascending, unless damaged
         while entry > 0 and not self.begin_offset <= self.offset_of(entry) < physical_offset:
             entry -= 1
@@ -460,6 +483,7 @@ class IndexFile:
         descriptor = self.descriptor()
         self.begin_offset, self.end_offset = self.offset_of(1), self.offset_of(entries)
         self.end_ms = self.time_of(entries) if end_ms is None else end_ms
+        # Lowered first and synced: entries that are about to be overwritten must not be claimed any more.
         if self.count != entries + 1:
             self.count = entries + 1
             self.write_header()
@@ -467,6 +491,7 @@ class IndexFile:
         slots = self._rebuilt_slots(entries)
         self.used_slots = self._shape.slots - slots.count(0)
         if sys.byteorder == "little":
+            # Files are big-endian.
             slots.byteswap()
         self._overwrite(HEADER_BYTES, slots.tobytes())
         self._clear_from(self._entries_at + (entries + 1) * ENTRY_BYTES)
@@ -482,6 +507,7 @@ class IndexFile:
         for numbers in self._numbers(entries):
             for value, previous in zip(numbers[0::5], numbers[4::5], strict=True):
                 slot = value % count
+                # A link that a crash has torn, or that belongs to a dropped entry.
                 if slots[slot] != previous:
                     self._write(self._entries_at + entry * ENTRY_BYTES + 16, slots[slot].to_bytes(4))
                 slots[slot] = entry
@@ -501,6 +527,7 @@ class IndexFile:
         """Write only the blocks that differ, so that the rest of a sparse file stays sparse."""
         for begin in range(0, len(data), _BLOCK_BYTES):
             block = data[begin : begin + _BLOCK_BYTES]
+            # Only what differs is written: a sparse file would otherwise get all its blocks.
             if self._disk.read(self._fd, at + begin, len(block)) != block:
                 self._write(at + begin, block)
 
@@ -509,6 +536,7 @@ class IndexFile:
         clean = 0
         while at < self._shape.file_bytes and clean < _CLEAN_BYTES:
             block = self._disk.read(self._fd, at, min(16 * _BLOCK_BYTES, self._shape.file_bytes - at))
+            # Found something: look for the end of it again.
             if block.strip(b"\0"):
                 self._write(at, bytes(len(block)))
                 clean = 0

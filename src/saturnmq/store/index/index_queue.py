@@ -104,10 +104,12 @@ class IndexQueue:
 
     def add(self, records: list[Record]) -> bool:
         """Queue records, in log order; False if messages must be rejected: see `refusal`."""
+        # It lags: the records are in the log, from which it reads them anyway.
         if self._reading is not None:
             return not self.refusal
         self._waiting += records
         self._weight += weigh(records, len(records), sys.maxsize, WORDS_MAX)[1]
+        # Below the limits nothing is done: indexing hundreds at once costs half as much.
         return (len(self._waiting) < WAITING_MAX and self._weight < BACKLOG_BYTES_MAX) or self._collected()
 
     def put_in(self) -> bool:
@@ -116,8 +118,10 @@ class IndexQueue:
         False if the disk rejects them; they are added later then.
         """
         if self._reading is not None:
+            # A query finds what is indexed by now; the lag is not caught up for it.
             self._schedule(0)
         else:
+            # During a pause the step is short, so that queries do not undo the pacing.
             self._step(STEP_SECONDS if self._next_step is None else _PAUSED_STEP_S)
         return not self.refusal
 
@@ -133,6 +137,7 @@ class IndexQueue:
         until = monotonic() + FINISH_SECONDS
         while self._reading is not None and self._may_read:
             self._catch_up(self._reading)
+            # Other work runs between two steps.
             await asyncio.sleep(0)
             if self.refusal or monotonic() >= until:
                 return
@@ -187,6 +192,7 @@ class IndexQueue:
         """Physical offset up to which every record is in the index, given that the log is dispatched up to `dispatched`."""
         if self._reading is not None:
             return min(dispatched, self._reading.at)
+        # In the order of the log, so that the first one waits at the lowest offset.
         return min(dispatched, self._waiting[0][2]) if self._waiting else dispatched
 
     # ---- steps
@@ -197,10 +203,12 @@ class IndexQueue:
         if self._lag_log.suppressed("") is not None:
             line = "index caught up"
             log.warning("index lags, queries by key miss messages until it has caught up offset=%s", at)
+        # Bounded memory: the log has the same records.
         self._waiting, self._weight, self._reading = [], 0, _Reading(at, line)
         self._schedule(0)
 
     def _collected(self) -> bool:
+        # A step that is planned will take them.
         if self._next_step is None:
             self._step(STEP_SECONDS)
         if self._weight > BACKLOG_BYTES_MAX:
@@ -209,11 +217,13 @@ class IndexQueue:
 
     def _step(self, seconds: float) -> bool:
         """Add waiting records for this CPU time; False if they cannot be added now."""
+        # Without an event loop (recovery, tools) nothing else waits.
         paced = _running_loop() is not None
         began = thread_time()
         try:
             while self._waiting:
                 self._put_slice()
+                # After at least one slice, so that there is progress however slow the machine is.
                 if paced and thread_time() >= began + seconds:
                     break
         except (StoreError, OSError) as error:
@@ -227,11 +237,13 @@ class IndexQueue:
         waiting = self._waiting
         count, weight = weigh(waiting, len(waiting), SLICE_BYTES, WORDS_MAX)
         self._index.put_many(waiting[:count])
+        # After they are indexed: an error leaves them for the next try; duplicates are recognized.
         del waiting[:count]
         self._weight -= weight
 
     def _catch_up(self, reading: _Reading) -> None:
         """Index a part of the log."""
+        # Taken once: what is dispatched meanwhile is read by a later step.
         began, dispatched, latest = thread_time(), self._source.dispatched, monotonic() + _COLD_STEP_S
         try:
             while self._index_part(reading, dispatched, latest):
@@ -240,6 +252,7 @@ class IndexQueue:
                     self._pause(began)
                     return
         except CorruptRecord as error:
+            # The log cannot be read further; a retry would find the same damage.
             self._reads = False
             log.error("index incomplete from offset=%s until the next start reason=%s", reading.at, error)
             return
@@ -247,6 +260,7 @@ class IndexQueue:
             self._refuse(error)
             self._schedule(_RETRY_S)
             return
+        # Caught up: from here on records are queued again.
         self.refusal, self._reading = "", None
         self._pause(began)
         if reading.end_line:
@@ -256,10 +270,12 @@ class IndexQueue:
         """Index some records, until time.monotonic() `latest` at most; False if no record is left."""
         begin, again, log_piece = reading.at, reading.is_indexed, self._source.log_piece
         if log_piece is not None:
+            # The compiled reader stops at what is no plain record; then the reference reads one part.
             last = self._index.put_from_log(log_piece, begin, dispatched, latest, again=again)
             if last > begin or (last == begin and not again):
                 reading.at, reading.is_indexed = last, True
                 return True
+        # For records with a damaged time, as recovery mends them.
         stored_ms = self._index.last_update.time_ms
         records: list[Record] = []
         weight = 0
@@ -267,6 +283,7 @@ class IndexQueue:
             at = message.physical_offset
             if at >= dispatched:
                 break
+            # The first record was indexed by the step before.
             if again and at <= begin:
                 continue
             stored_ms = mend_time(message, stored_ms)
@@ -282,6 +299,7 @@ class IndexQueue:
 
     def _refuse(self, error: Exception) -> None:
         """Let messages be rejected. Not if descriptors are missing: connections take those, and records may wait for a free one."""
+        # Descriptors come back when connections end: records can wait for that.
         if isinstance(error, OutOfDescriptors):
             self._schedule(_RETRY_S)
             return
@@ -292,16 +310,20 @@ class IndexQueue:
     def _pause(self, began: float) -> None:
         """Leave the event loop to other work after a step that began at this CPU time, if records are left or it was long."""
         now, ended = monotonic(), thread_time()
+        # CPU time of the loop since the last step.
         cost, other_work_s = ended - began, began - self._ended
         idle = other_work_s < _IDLE_SHARE * (now - cost - self._began)
         self._began, self._ended = now - cost, ended
+        # The loop gets so many times the cost of the step for other work before the next one.
         self._owed = 0.0 if idle else _PAUSE_FACTOR * cost
+        # But not without end, if other processes have the processor.
         self._latest = now + _PAUSES_MAX * self._owed
         if self._waiting or self._reading is not None or cost >= _LONG_STEP_S:
             self._schedule(self._owed)
 
     def _schedule(self, pause_s: float) -> None:
         loop = _running_loop()
+        # After `finish_reading` the log is closed, and only waiting records may be added.
         if self._next_step is None and loop is not None and (self._reads or self._reading is None):
             self._next_step = loop.call_later(pause_s, self._next) if pause_s else loop.call_soon(self._next)
 

@@ -71,6 +71,7 @@ class IndexFlush:
     __slots__ = ("_descriptors", "_disk", "_folder", "files", "sealed_ms", "synced")
 
     def __init__(self, disk: Disk, files: list[IndexFile], folder: Path | None, synced: Synced) -> None:
+        # Full files are never written again, so that their end is the index time of the checkpoint.
         self.sealed_ms = max((file.end_ms for file in files if file.full), default=0)
         self._disk = disk
         self._descriptors = [file.descriptor() for file in files]
@@ -81,6 +82,7 @@ class IndexFlush:
     def run(self) -> None:
         """Sync the files, oldest first. Raises OSError, after which no flush may be tried again (DUR-06)."""
         for descriptor in self._descriptors:
+            # Oldest first: the checkpoint names a file only if all before it are durable.
             self._disk.sync(descriptor)
         if self._folder is not None:
             self._disk.sync_folder(self._folder)
@@ -110,6 +112,7 @@ class MessageIndex:
         allocate: bool = True,
         query_count_max: int = QUERY_COUNT_MAX,
     ) -> None:
+        # Java ints, and entry 0 is never used.
         invariant(slots > 0 and 1 < entries_max <= 2**31 - 1, "an index file has a slot and an entry at least")
         self.folder = folder
         self.sealed_ms = 0
@@ -138,6 +141,7 @@ class MessageIndex:
         paths = sorted(path for path in names if path.name.isascii() and path.is_file())
         damaged: list[DamagedFile] = []
         for path in paths:
+            # Files are a sequence in log order: nothing after a damaged one can be trusted.
             if damaged:
                 damaged.append(DamagedFile(path, f"follows {damaged[0].path.name}, which is damaged"))
                 continue
@@ -151,6 +155,7 @@ class MessageIndex:
             for path, reason in damaged:
                 log.warning("index file dropped path=%s reason=%s", path, reason)
             log.warning("index incomplete dispatch_from=%s", self.dispatch_from)
+            # Newest first: a crash in between must not leave a gap.
             self._unlink([path for path, _ in reversed(damaged)])
         return damaged
 
@@ -159,6 +164,7 @@ class MessageIndex:
             raise CorruptRecord(f"{path} is not named by a time")
         file = IndexFile.load(path, self._shape, self._disk)
         end = self._files[-1].end_offset if self._files else 0
+        # Records in a later file lie after those in an earlier one.
         if file.begin_offset < end and (file.count > 1 or not unclean):
             raise CorruptRecord(f"{path} begins at offset {file.begin_offset}, the file before it ends at {end}")
         if file.end_offset != end and file.count <= 1 and not unclean:
@@ -174,6 +180,7 @@ class MessageIndex:
         for file in self._files:
             file.close()
         if self._flush is not None:
+            # Files that were removed while a flush ran are only there.
             for file in self._flush.files:
                 file.close()
         self._files.clear()
@@ -217,6 +224,7 @@ class MessageIndex:
         prefix = self._prefixes.get(topic)
         if prefix is None:
             prefix = self._new_prefix(topic)
+        # An empty key cannot be searched.
         hashes = [key_hash(prefix, key) for key in keys if key]
         if hashes:
             self._put_hashes(hashes, physical_offset, store_ms)
@@ -226,7 +234,9 @@ class MessageIndex:
         start = 0
         try:
             if file is not None and file.header_pending:
+                # The header of a put that failed: without it the duplicate check below would be wrong.
                 file.write_header()
+            # Possibly indexed before, in part or whole.
             if file is not None and physical_offset <= file.end_offset:
                 start = self._already(hashes, physical_offset, store_ms)
             while start < len(hashes):
@@ -245,6 +255,7 @@ class MessageIndex:
         hashed: list[tuple[int, int, int]] = []
         for topic, raw, physical_offset, store_ms in records:
             prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+            # Compiled code declines keys that are not ASCII; the reference hashes those.
             if COMPILED is None or not COMPILED.add_hashes(hashed, prefix, raw, physical_offset, store_ms, WORDS_MAX):
                 hashed += [(key_hash(prefix, key), physical_offset, store_ms) for key in keys_of(raw, WORDS_MAX)]
         if hashed:
@@ -261,6 +272,7 @@ class MessageIndex:
         if COMPILED is None:
             return NO_PHYSICAL_OFFSET
         start, stop, data = log_piece(at)
+        # Not readable now, or deleted: the caller reads through the reference.
         if not start <= at < stop:
             return NO_PHYSICAL_OFFSET
         items: list[tuple[int, int, int]] = []
@@ -282,22 +294,26 @@ class MessageIndex:
             _, physical_offset, store_ms = items[at]
             if (
                 file
+                # `put_many` writes only to a file that has a first entry and space; `_put_hashes` does the rest.
                 and not file.full
                 and not file.header_pending
                 and physical_offset > file.end_offset
                 and file.takes_many
             ):
                 after = file.put_many(items, at)
+                # Not one record fitted completely: its keys go into two files.
                 if after > at:
                     at = after
                     continue
             end = at + 1
+            # All keys of one record are written by one call, which knows how many are there already.
             while end < len(items) and items[end][1] == physical_offset:
                 end += 1
             self._put_hashes([value for value, _, _ in items[at:end]], PhysicalOffset(physical_offset), store_ms)
             at = end
 
     def _new_prefix(self, topic: str) -> int:
+        # Bounded by starting over: topics of a broker are far fewer.
         if len(self._prefixes) >= _PREFIXES_MAX:
             self._prefixes.clear()
         prefix = self._prefixes[topic] = topic_hash(topic)
@@ -306,13 +322,16 @@ class MessageIndex:
     def _already(self, hashes: list[int], physical_offset: PhysicalOffset, store_ms: int) -> int:
         """Number of keys of a record that are indexed. Its store time corrects a header that was rebuilt from entries."""
         last = self._files[-1]
+        # Records come in log order: an earlier one is indexed completely.
         if physical_offset < last.end_offset:
             return len(hashes)
         count = 0
         for file in reversed(self._files):
             count += file.trailing(physical_offset, len(hashes) - count)
+            # Keys of one record may be spread over files; an earlier file matters only if the later one begins with it.
             if count == len(hashes) or (file.count > 1 and file.begin_offset != physical_offset):
                 break
+        # After a cut the header's time was derived from an entry, which has whole seconds only.
         if count and last.count > 1 and last.end_ms != store_ms:
             last.end_ms = store_ms
             last.write_header()
@@ -332,6 +351,7 @@ class MessageIndex:
         """Name by local time; 1 ms after the last name if the clock stands still or went back (IX-01)."""
         time = datetime.fromtimestamp(self._clock_ms() / 1000)
         last = _name_time(self._files[-1].path.name) if self._files else None
+        # Names must rise with the order of files, whatever the clock does.
         if last is not None and time <= last:
             time = last + timedelta(milliseconds=1)
         while (self.folder / _time_name(time)).exists():
@@ -352,13 +372,16 @@ class MessageIndex:
         offsets: list[PhysicalOffset] = []
         count_max = min(max_count, self._query_count_max)
         value = key_hash(topic_hash(topic), key)
+        # The list may change while this generator is suspended.
         for file in reversed(self._files.copy()):
             if file.removed:
                 continue
             if file.overlaps(begin_ms, end_ms):
                 yield from file.search(value, count_max, begin_ms, end_ms, offsets)
+            # Older files hold older records only.
             if file.begin_ms < begin_ms or len(offsets) >= count_max:
                 break
+        # Newest were found first; callers expect the order of the log.
         offsets.sort()
         return offsets
 
@@ -374,6 +397,7 @@ class MessageIndex:
         offset = self.dispatch_from if dispatched is None else max(dispatched, self.dispatch_from)
         synced = Synced(last.number, last.count - 1, last.end_ms, offset) if last else Synced(0, 0, 0, offset)
         dirty = [file for file in self._files if file.dirty]
+        # The sync must not make entries durable without the header that counts them.
         if last is not None and last.header_pending:
             try:
                 last.write_header()
@@ -382,9 +406,11 @@ class MessageIndex:
         if not dirty:
             self.synced = synced
             return None
+        # The name of a new file is durable only after a sync of the folder.
         flush = IndexFlush(self._disk, dirty, self.folder if self._new_name else None, synced)
         self._new_name = False
         for file in dirty:
+            # Writes from now on belong to the next flush.
             file.dirty, file.busy = False, True
             file.release_pages()  # in one step, see MappedFile.before_flush
         self._flush = flush
@@ -398,6 +424,7 @@ class MessageIndex:
         self.sealed_ms = max(self.sealed_ms, flush.sealed_ms)
         for file in flush.files:
             file.busy = False
+            # The last file stays open for the next entries.
             if file.removed or file is not self._files[-1]:
                 file.release()
 
@@ -420,6 +447,7 @@ class MessageIndex:
             file.busy = False
             if file.removed:
                 file.release()
+        # A failed sync may have lost any of the file's pages, and what follows depends on it.
         self._drop(next((n for n, file in enumerate(self._files) if file in flush.files), len(self._files)))
         last = self._files[-1] if self._files else None
         self.synced = Synced(
@@ -458,14 +486,17 @@ class MessageIndex:
         """
         invariant(self._flush is None, "the index is not cut during a flush")
         keep = len(self._files)
+        # Files without an entry, or with none before the new end.
         while keep and (self._files[keep - 1].count <= 1 or self._files[keep - 1].begin_offset >= physical_offset):
             keep -= 1
         dropped = keep < len(self._files)
         self._drop(keep)
+        # The last file that is kept reaches beyond it: cut inside.
         if self._files and self._files[-1].end_offset >= physical_offset:
             dropped = True
             self._cut_last(self._files[-1].before(physical_offset), None)
         if not dropped:
+            # The checkpoint must not claim more than the log now has.
             if self.synced is not None and self.synced.offset > physical_offset:
                 self.synced = self.synced._replace(offset=physical_offset)
             return physical_offset
@@ -500,10 +531,13 @@ class MessageIndex:
         return offset
 
     def _repair_own(self, synced: Synced) -> PhysicalOffset:
+        # Files that the checkpoint does not name were not synced.
         self._drop(sum(file.number <= synced.file for file in self._files))
         if not self._files:
+            # The named file is missing: everything has to be indexed again.
             return PhysicalOffset(0) if synced.file else synced.offset
         file = self._files[-1]
+        # The checkpoint may count fewer entries than the file has; only those are known to be durable.
         whole = file.number == synced.file and 0 < synced.entries < file.count
         entries = synced.entries if whole else file.count - 1
         try:
@@ -514,6 +548,7 @@ class MessageIndex:
         except CorruptRecord as error:
             log.warning("index file dropped path=%s reason=%s", file.path, error.message)
             entries = 0
+        # The entry points beyond what the checkpoint covers: it is not the one that was synced.
         if entries and file.offset_of(entries) > synced.offset:
             log.warning("index file dropped path=%s reason=its last entry differs from the checkpoint", file.path)
             entries = 0
@@ -529,6 +564,7 @@ class MessageIndex:
         return self.dispatch_from if self._files else begin
 
     def _is_usable(self, file: IndexFile, index_ms: int) -> bool:
+        # Apache's checkpoint covers full files only.
         if not file.full or file.end_ms > index_ms:
             return False
         try:
@@ -551,8 +587,10 @@ class MessageIndex:
 
     def _drop(self, keep: int) -> None:
         """Delete all files except the first keep, newest first. Raises StoreError."""
+        # Newest first, as in `load`.
         dropped = self._files[keep:][::-1]
         for file in dropped:
+            # Searches that are suspended see it.
             file.removed = True
             file.release()
         del self._files[keep:]

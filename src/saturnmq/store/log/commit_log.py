@@ -71,6 +71,7 @@ class CommitLog:
     ) -> None:
         """full: whether a folder gets no new files. read_only: folders whose files belong to the log, but that get no new ones."""
         self._disk = disk
+        # A folder may be listed both as writable and as read-only.
         self._files = MappedFiles(list(dict.fromkeys([*folders, *read_only])), file_bytes, disk)
         self._folders = tuple(folders)
         self._growing = sorted(set(folders) - set(read_only))
@@ -78,6 +79,7 @@ class CommitLog:
         self._full = full
         self._current: MappedFile | None = None
         self._spare: MappedFile | None = None
+        # Anonymous memory of a file's size: appends do not touch the page cache until they are committed.
         self._pool = [mmap.mmap(-1, file_bytes) for _ in range(pool_size)]
         self.pooled = pool_size > 0
         self.file_bytes = file_bytes
@@ -113,12 +115,14 @@ class CommitLog:
     def load(self) -> None:
         """Map the existing files. Raises CorruptRecord, StoreError."""
         for folder in self._read_only:
+            # A missing mount looks like an empty folder, and the log would begin later without an error.
             if not folder.is_dir():
                 raise StoreError(
                     f"{folder} of readOnlyCommitLogStorePaths is not a folder: the messages in its files would be missing",
                     hint="Mount it, or remove it from readOnlyCommitLogStorePaths.",
                 )
         self._files.load()
+        # Until recovery has found the end, it counts as full.
         self.end = self.committed = PhysicalOffset(self.files[-1].end if self.files else 0)
         self._current = None
 
@@ -130,6 +134,7 @@ class CommitLog:
         """
         self._files.truncate(end)
         self.end = self.committed = end
+        # None if the log ends with its last file: the next append makes another.
         self._current = self._files.find(end) if self.files else None
         zeroed = 0
         if self._current is not None:
@@ -150,13 +155,16 @@ class CommitLog:
         Raises DiskFull, StoreError; also StoreError if the record is larger than a file.
         """
         file = self._current
+        # Every file keeps space for the filler, by which readers find the end of its records (ST-12).
         if file is not None and size + END_BLANK_BYTES <= file.end - self.end:
             return file
         if size + END_BLANK_BYTES > self.file_bytes:
             raise StoreError(f"a record of {size} bytes does not fit a commit log file of {self.file_bytes} bytes")
         if file is not None and self.end < file.end:
             free_bytes = file.end - self.end
+            # Made before the filler is written: if the disk is full, the current file stays as it is.
             following = self._next(file.end)
+            # Fewer than 8 bytes left: readers go to the next file without a filler.
             if free_bytes >= END_BLANK_BYTES:
                 at = self.end - file.start
                 file.target[at : at + END_BLANK_BYTES] = SIZE_AND_MAGIC.pack(free_bytes, BLANK_MAGIC)
@@ -178,6 +186,7 @@ class CommitLog:
                 file = self._files.make(start, self._folder_for(start))
             self.files.append(file)
         if self.pooled:
+            # The flush is behind: the caller gets an error, not memory without bound.
             if not self._pool:
                 raise StoreError("the transient pool has no buffer left (transientStorePoolSize); the disk is too slow")
             file.target = self._pool.pop()
@@ -185,6 +194,7 @@ class CommitLog:
 
     def _folder_for(self, start: int) -> Path:
         """Distribute files round-robin over the folders that are not full, or if all are over all but read-only ones (ST-20)."""
+        # Full folders are better than no new file.
         usable = [folder for folder in self._growing if not self._full(folder)] or self._growing
         return usable[start // self.file_bytes % len(usable)]
 
@@ -195,6 +205,7 @@ class CommitLog:
         return (
             file is not None
             and self._spare is None
+            # Not if a next file exists already: the current one is not the last after a truncation.
             and file is self.files[-1]
             and self.end - file.start > self.file_bytes * _SPARE_AT_PERCENT // 100
         )
@@ -226,13 +237,16 @@ class CommitLog:
         before = self.committed
         for file in self.files:
             if file.end <= self.committed or file.start >= self.end:
+                # Nothing of this file is between the committed position and the end.
                 continue
             at, stop = max(self.committed, file.start) - file.start, min(self.end, file.end) - file.start
+            # With the pool, records are in a buffer until now.
             if file.target is not file.map:
                 file.map[at:stop] = file.target[at:stop]
                 if stop == file.size_bytes:  # nothing more is appended to it
                     self._pool.append(file.target)
                     file.target = file.map
+        # After all files: a reader must not see a position before its bytes.
         self.committed = self.end
         self.flusher.committed()
         return self.committed - before
@@ -244,17 +258,20 @@ class CommitLog:
                 start = end = self.end
                 records: list[bytes] = []
                 for message, entries in groups:
+                    # The records contain their physical offsets, so they are encoded for the position where they will lie.
                     encoded, end = encode_records(message, entries, end)
                     records += encoded
                 file = self._current
                 if file is not None and end + END_BLANK_BYTES <= file.end:
                     break
+                # A batch that fits no file would roll over without end; a single record is refused in `file_for`.
                 if end - start + END_BLANK_BYTES > self.file_bytes and len(records) > 1:
                     reason = f"a batch of {end - start} bytes exceeds a commit log file"
                     raise AppendRefused(PutStatus.MESSAGE_ILLEGAL, reason)
                 self.file_for(end - start)  # and once more, at the start of the next file
         except LocalProtocolError as error:
             raise StoreError(error.message) from error
+        # One assignment for all: the flush thread sees either none or all of the bytes below `end`.
         file.target[start - file.start : end - file.start] = records[0] if len(records) == 1 else b"".join(records)
         extents: list[Extent] = []
         add_sum = self._add_sum
@@ -268,6 +285,7 @@ class CommitLog:
         return extents, None
 
     def space(self) -> Space | None:
+        # Without the filler's bytes at its end.
         """See `Log.space`."""
         file = self._current
         return (file.target, file.start, file.end - END_BLANK_BYTES, self.end) if file is not None else None
@@ -346,6 +364,7 @@ class CommitLog:
         """See `Log.cut_file`."""
         return next((file.cut for file in self.files if file.cut), "")
 
+    # The filler has only size and magic, so no more is required to be readable.
     def record_at(self, offset: PhysicalOffset) -> Record | None:
         """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
@@ -361,6 +380,7 @@ class CommitLog:
         file, readable = self._files.find(offset), self.readable_end
         if file is None or offset >= readable:
             return 0, 0, b""
+        # The current file is checked by its writer; a cut one before it would end the process with SIGBUS on access.
         if file is not self._current and file.cut:
             raise CorruptRecord(file.cut, hint=_CUT_HINT)
         return file.start, min(file.end, readable), file.map
@@ -390,12 +410,14 @@ class CommitLog:
 
         Includes the file that starts at `readable_end`, because recovery may have zeroed old bytes in it.
         """
+        # A copy: the loop may append a file meanwhile.
         return [file for file in list(self.files) if file.end > flushed and file.start <= self.readable_end]
 
     def forget_pages(self, flushed: PhysicalOffset) -> None:
         """Drop pages that are durable from this process's resident set; the page cache keeps them."""
         for file in self.files:
             if file.start < flushed:
+                # Consumers read mostly what is recent: those pages stay mapped.
                 file.forget_pages(min(flushed - _RESIDENT_BYTES, file.end) if file is self._current else file.end)
 
     def sync_from(self, offset: PhysicalOffset) -> None:
@@ -412,11 +434,13 @@ class CommitLog:
     def expendable(self, safe: PhysicalOffset) -> int:
         """See `Log.expendable`; the last file is kept."""
         # Recovery starts in the file that holds `safe`.
+        # The file with `safe` and all after it are needed.
         current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
         return max(current, 0)
 
     async def truncate_front(self, reason: str) -> None:
         """See `Log.truncate_front`."""
+        # Removed before it is deleted: no reader finds it while the thread works.
         file = self.files.pop(0)
         log.info("commit log file deleted path=%s reason=%s", file.path, reason)
         await self._disk.in_thread(file.delete)

@@ -71,6 +71,7 @@ class Flusher:
 
     def dirty_pages(self) -> int:
         """Number of pages written since the last flush (MF-03)."""
+        # Whole pages, as flushCommitLogLeastPages counts.
         return self._log.readable_end // PAGE_BYTES - self.flushed // PAGE_BYTES
 
     def is_due(self, least_pages: int) -> bool:
@@ -78,6 +79,7 @@ class Flusher:
         end, file_bytes = self._log.readable_end, self._log.file_bytes
         if end == self.flushed:
             return False
+        # A full file is flushed at once, as in Apache RocketMQ (MF-03).
         return end // file_bytes > self.flushed // file_bytes or self.dirty_pages() >= least_pages
 
     def when_flushed(self, end: PhysicalOffset, timeout_ms: int, callback: Confirmed) -> None:
@@ -85,14 +87,17 @@ class Flusher:
         if self.flushed >= end:
             callback(PutStatus.PUT_OK, "")
             return
+        # The failure is reported by `on_failure`, with its reason.
         if self.failure is not None:
             callback(PutStatus.UNKNOWN_ERROR, "")
             return
         waiter = Waiter(end, asyncio.get_running_loop().time() + timeout_ms / 1000, callback)
         self._waiting.append(waiter)
         self._requested_end = max(self._requested_end, end)
+        # One timer for all, set to the earliest deadline; deadlines differ, because timeouts do.
         if self._timer is None or waiter.deadline < self._timer.when():
             self._set_timer(waiter.deadline)
+        # Else the running flush sees `_requested_end` and goes on.
         if self._running is None:
             self.start()
 
@@ -114,6 +119,7 @@ class Flusher:
 
     def start(self) -> None:
         """Start a flush, or another one as soon as the running one completes."""
+        # A running flush may have taken its snapshot before this request.
         self._again = True
         if self._running is None and self.failure is None and self.flushed < self._log.readable_end:
             self._running = supervised(self._run(), "flush", self._fail)
@@ -133,6 +139,7 @@ class Flusher:
                 except Exception as error:
                     self._fail(error)
                     return
+                # With the transient pool a waiter's bytes may not be in the file yet; `committed` starts the next flush then.
                 waited_for = bool(self._waiting) and self._waiting[0].end <= self._log.readable_end
                 if not waited_for and not (self._again and self.flushed < self._log.readable_end):
                     return
@@ -141,19 +148,25 @@ class Flusher:
 
     def _flush_while_waited_for(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: flush repeatedly while waiters need more, without returning to the event loop. Raises OSError."""
+        # A local copy: the loop moves `self.flushed` later.
         flushed = self.flushed
         while True:
+            # Taken before the files, so that every byte before it is in one of them.
             end = self._log.readable_end
             files = self._flushing = self._log.dirty_files(flushed)
             for file in files:
+                # See there: cheaper than what the kernel does page by page.
                 file.before_flush(flushed, end)
             before = time.monotonic()
             for file in files:
                 file.flush()
             if self._log.sums is not None:
+                # After the data is on disk: a checksum of a record that is not would report it as damaged.
                 self._log.sums.write(end, end)
+            # The waiters are on the loop, and so is `flushed`.
             loop.call_soon_threadsafe(self._flush_ended, end, time.monotonic() - before)
             flushed = end
+            # Go on without a round trip through the loop as long as a waiter needs more.
             if self._requested_end <= end or self._log.readable_end <= end:
                 return
 
@@ -161,8 +174,10 @@ class Flusher:
         """On the loop: everything before end is on disk. took: seconds."""
         self.seconds.observe(took)
         self._note_time(int(took * 1000), end)
+        # `set_confirmed` may have moved it further.
         self.flushed = max(self.flushed, end)
         try:
+            # Before the waiters: a sender that is acknowledged must find its message visible.
             self.on_flushed(self.flushed)
         except Exception as error:
             log.critical("dispatch of flushed messages failed end=%s", end, exc_info=error)
@@ -199,6 +214,7 @@ class Flusher:
 
     async def stop(self) -> None:
         """Wait for a running flush, then flush the rest (FLU-08). Raises FlushFailed."""
+        # More may have been appended while a flush ran.
         while self.failure is None and (self._running is not None or self.flushed < self._log.readable_end):
             self.start()
             await self.finish()

@@ -21,6 +21,7 @@ class Waiter:
         self._callback = callback
 
     def complete(self, status: PutStatus) -> None:
+        # Flush and deadline may both reach it; the first one wins.
         if not self.completed:
             self.completed = True
             if self.timer is not None:

@@ -50,10 +50,13 @@ def decide(
     modified_ms: modification time of each commit log file, oldest first. written_files: how many of them precede the file
     being written; only those may be deleted.
     """
+    # The fuller of both decides: either can stop the broker.
     worst = max(usage.commit_log, usage.consume_queue)
+    # Unknown usage counts as scarce, so that expired files go, but not as full.
     unreadable = min(usage.commit_log, usage.consume_queue) < 0
     full = worst > FULL_PERCENT
     short = worst > policy.used_percent_max or unreadable
+    # Above the limit files go before their time, if cleanFileForciblyEnable is set.
     forced = worst > FORCE_PERCENT and policy.forcible
     reason = ""
     if manual:
@@ -65,6 +68,7 @@ def decide(
     if not reason:
         return RetentionDecision(0, "", full)
     count = 0
+    # Oldest first, and never a file after one that stays: the log has no gaps.
     for changed_ms in modified_ms[: min(written_files, FILES_PER_RUN)]:
         if not forced and changed_ms + policy.reserved_ms > now_ms:
             break

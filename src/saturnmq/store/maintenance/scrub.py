@@ -41,6 +41,7 @@ Sleep = Callable[[float], Awaitable[bool]]
 
 def step_bytes(span_bytes: int, days: int, elapsed_ms: float = STEP_MS) -> int:
     """Bytes to check after elapsed_ms, so that a log of span_bytes takes `days`."""
+    # At least a few records per step, however small the log is.
     return max(int(span_bytes * elapsed_ms) // (max(days, 1) * _DAY_MS), STEP_BYTES_MIN)
 
 
@@ -67,6 +68,7 @@ class LogScrub:
         loop, store = asyncio.get_running_loop(), self._store
         self._at, last = store.log.first_position, loop.time()
         while store.failure is None:
+            # The end was reached: this pass is complete.
             if self._at >= self._limit:
                 self.passes += 1
                 return True
@@ -83,6 +85,7 @@ class LogScrub:
         """The end of the durable records in files that are not a ledger's."""
         commit_log = self._store.log
         end = commit_log.files[-1].end if commit_log.files else 0
+        # Unflushed or uncommitted bytes may still change.
         return min(end, commit_log.confirmed_end, commit_log.readable_end)
 
     async def _step(self, size_bytes: int) -> None:
@@ -92,12 +95,14 @@ class LogScrub:
         stop = self._at + size_bytes
         while self._at < min(stop, self._limit):
             file = commit_log.file_at(self._at)
+            # Touching a truncated mapping ends the process.
             if file is None or file.cut:
                 return  # the store stops for it
             missing = self._slice(stop)
             if missing:
                 end = min(self._at + max(missing, _READ_BYTES_MIN), file.end)
                 extent = self._at - file.start, end - self._at
+                # The newest part is in the page cache for certain.
                 if self._at < commit_log.end - RECENT_BYTES and not file.is_cached(*extent):
                     threads = self._store.disk.read_threads
                     await asyncio.get_running_loop().run_in_executor(threads, file.warm, *extent)
@@ -109,9 +114,11 @@ class LogScrub:
         """Check records for a short time; the bytes that must be read before the next one, 0 if none."""
         began = perf_counter()
         while self._at < min(stop, self._limit) and perf_counter() - began < SLICE_SECONDS:
+            # Not read yet: the caller reads it in a thread.
             if self._at + SIZE_AND_MAGIC.size > self._read_end:
                 return SIZE_AND_MAGIC.size
             head = self._store.log.record_at(self._at)
+            # The files here were deleted meanwhile; go on at the end.
             if head is None:
                 self._at = PhysicalOffset(self._limit)
                 return 0
@@ -127,6 +134,7 @@ class LogScrub:
         """Check the record at the current position and go to the next one."""
         commit_log, at = self._store.log, self._at
         following = commit_log.next_file_start(at)
+        # The filler at the end of a file.
         if head == Record(following - at, BLANK_MAGIC):
             self._at = following
             return
@@ -135,6 +143,7 @@ class LogScrub:
         if message is not None:
             self._at = PhysicalOffset(at + message.store_bytes)
             return
+        # Each place once: every pass would report it again.
         if at not in self._reported and self.damaged < FINDS_MAX:
             self._reported.add(at)
             self.damaged += 1
@@ -144,6 +153,7 @@ class LogScrub:
                 file.path if file is not None else "", at - following + commit_log.file_bytes, at, scan.stopped_by,
             )  # fmt: skip
         after = PhysicalOffset(at + head.size)
+        # Its size leads to another record: damage in the content only. Otherwise go on with the next file.
         sound = (
             head.magic == MESSAGE_MAGIC and head.size >= RECORD_FIXED_BYTES and after + SIZE_AND_MAGIC.size <= following
         )

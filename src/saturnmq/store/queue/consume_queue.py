@@ -107,10 +107,12 @@ class ConsumeQueue:
 
         Raises CorruptRecord if a file is missing or has another length: the queue must be rebuilt from the log.
         """
+        # A last file of length 0 is the rest of a creation that a crash interrupted.
         paths = allocated_files(self._folder)
         if not paths:
             return
         starts = [int(path.name) for path in paths]
+        # The file before the first one is made up, so that the loop needs no exception for it.
         for path, start, before in zip(paths, starts, [starts[0] - self._file_bytes, *starts], strict=False):
             length = path.stat().st_size
             if length != self._file_bytes:
@@ -118,11 +120,13 @@ class ConsumeQueue:
             if start != before + self._file_bytes:
                 raise CorruptRecord(f"{path} does not follow the file that starts at {before}: one is missing")
         self._first = starts[0]
+        # After a crash without a note in the checkpoint: the files may have holes.
         end = self._used_linear(starts[-3:]) if linear else self._used(starts[-1])
         self._set_written(end)
         self.min_offset = self.first_offset
         self._skip_fillers()
         last = self.unit(QueueOffset(self.max_offset - 1))
+        # A filler points to no record.
         if last is not None and last[1] != FILLER_SIZE:
             self.max_physical = PhysicalOffset(last[0] + last[1])
 
@@ -158,10 +162,12 @@ class ConsumeQueue:
 
     def _used(self, start: int) -> int:
         """End of the units in the last file, by bisection: they are contiguous from its start."""
+        # Units are contiguous in a file that was written in order; bisection reads a few of them instead of 6 MB.
         low, high = 0, self._file_bytes // UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
             physical, size, _ = UNIT.unpack(self._from_file(start + middle * UNIT_BYTES, UNIT_BYTES))
+            # 0, 0 (never written) is the end; a filler has size 0x7FFFFFFF and counts as used.
             if physical >= 0 and size > 0:
                 low = middle + 1
             else:
@@ -198,15 +204,19 @@ class ConsumeQueue:
         """
         if queue_offset != self.max_offset:
             if queue_offset < self.max_offset:
+                # A replay after a crash repeats units: those that exist stay as they are.
                 units = units[self.max_offset - queue_offset :]
                 if not units:
                     return True
             elif self.max_offset:
+                # A gap: units before them are missing, and every reader would stop there.
                 return False
             else:
+                # The log does not begin with this queue's first record any more: the numbers of its records must stay.
                 self._start_at(queue_offset)
         self._tail += UNIT.pack(*units[0]) if len(units) == 1 else b"".join(starmap(UNIT.pack, units))
         self.max_offset += len(units)  # type: ignore[assignment]
+        # Recovery appends without taking numbers first.
         if self.next_offset < self.max_offset:
             self.next_offset = self.max_offset
         physical, size, _ = units[-1]
@@ -228,6 +238,7 @@ class ConsumeQueue:
     ) -> bool:
         """As `append`, with tags code, store time (Unix ms) and bit map stored in the extension (CQ-13)."""
         is_new = queue_offset == self.max_offset or not self.max_offset
+        # A unit that exists keeps its address: its content must not be stored twice.
         if self.extension is not None and is_new:
             tags_code = self.extension.append(tags_code, store_ms, bit_map)
         return self.append(queue_offset, physical, size, tags_code)
@@ -236,11 +247,13 @@ class ConsumeQueue:
         """Start an empty queue at a non-zero offset: the file is filled with fillers up to it (CQ-08)."""
         position = queue_offset * UNIT_BYTES
         self._first = self._tail_at = self._written = position - position % self._file_bytes
+        # The file up to the unit is filled, so that positions in files follow from queue offsets.
         self._tail[:] = _FILLER * ((position - self._first) // UNIT_BYTES)
         self.min_offset = self.max_offset = queue_offset
 
     def begin_at(self, queue_offset: QueueOffset) -> None:
         """Let an empty queue continue at this offset instead of 0; the unit before it is a filler."""
+        # One filler before it, so that the file exists and the next start finds where the queue goes on.
         self._start_at(QueueOffset(queue_offset - 1))
         self._tail += _FILLER
         self.min_offset = self.max_offset = self.next_offset = queue_offset
@@ -264,9 +277,11 @@ class ConsumeQueue:
         at = self._written
         while at < end:
             stop = min(end, at - at % self._file_bytes + self._file_bytes)
+            # A copy: the loop appends to the tail while a thread writes.
             pieces.append((at, bytes(self._tail[at - self._tail_at : stop - self._tail_at])))
             at = stop
         extension = None
+        # Its bytes are taken with the units that point to them.
         if self.extension is not None:
             parts = self.extension.begin_flush()
             extension = PendingUnits(self.extension.folder, self.extension.file_bytes, parts, self.extension.end)
@@ -276,8 +291,10 @@ class ConsumeQueue:
         """Record that the pieces are durable and release old units from memory."""
         if self.extension is not None and pending.extension is not None:
             self.extension.end_flush(pending.extension.end)
+        # The queue may have been truncated during the flush.
         self._written = max(self._written, min(pending.end, self.max_offset * UNIT_BYTES))
         spare = self._written - _KEPT_UNITS * UNIT_BYTES - self._tail_at
+        # Released in large steps: removing the front of a bytearray moves the rest.
         if spare > _KEPT_UNITS * UNIT_BYTES:
             del self._tail[:spare]
             self._tail_at += spare
@@ -292,6 +309,7 @@ class ConsumeQueue:
     def _file_of(self, position: int) -> tuple[Path, int]:
         """The file of a byte of the queue, and the position there."""
         at = position % self._file_bytes
+        # The path is kept: consecutive reads are of one file.
         if position - at != self._read_start or self._read_path is None:
             self._read_start, self._read_path = position - at, self._folder / file_name(position - at)
         return self._read_path, at
@@ -305,6 +323,7 @@ class ConsumeQueue:
         return self._read(queue_offset, units_max, self._cache.read_cached)
 
     def _read(self, queue_offset: QueueOffset, units_max: int, from_file: ReadFile) -> bytes | None:
+        # Outside what exists; the caller decides what that means.
         if queue_offset < self._first // UNIT_BYTES or queue_offset >= self.max_offset:
             return b""
         at = queue_offset * UNIT_BYTES
@@ -315,6 +334,7 @@ class ConsumeQueue:
             return bytes(self._tail[at - self._tail_at : stop - self._tail_at])
         path, position = self._file_of(at)
         written = from_file(path, position, min(stop, self._tail_at) - at)
+        # The read reaches from the files into memory.
         if written is not None and stop > self._tail_at == at + len(written):
             written += self._tail[: stop - self._tail_at]
         return written
@@ -324,6 +344,7 @@ class ConsumeQueue:
         return self._file_of(queue_offset * UNIT_BYTES)
 
     def _unit(self, queue_offset: QueueOffset) -> Unit | None:
+        # A short read: the file is shorter than its units say, or being created.
         raw = self.read(queue_offset, 1)
         if len(raw) != UNIT_BYTES:
             return None
@@ -336,6 +357,7 @@ class ConsumeQueue:
         The tags code comes from the extension if the unit has one; an address that cannot be resolved is returned as it is.
         """
         unit = self._unit(queue_offset) if queue_offset >= self.min_offset else None
+        # Only for units that have an address.
         return self._with_tags(unit) if unit is not None and unit[2] <= ADDRESS_MAX else unit
 
     def _with_tags(self, unit: Unit) -> Unit:
@@ -355,6 +377,7 @@ class ConsumeQueue:
 
     def is_expired(self, log_start: PhysicalOffset) -> bool:
         """Whether it has had records and the last of them lies before log_start."""
+        # Numbers that were given but not dispatched are records that are not expired.
         return 0 < self.max_offset == self.next_offset and self.max_physical <= log_start
 
     def next_file_offset(self, queue_offset: QueueOffset) -> QueueOffset:
@@ -366,11 +389,13 @@ class ConsumeQueue:
 
     def truncate(self, physical_end: PhysicalOffset) -> int:
         """Drop units of records that end after physical_end (RC-10), in files too; returns how many. Raises OSError, StoreError."""
+        # Bisection, then the files are cleared from there.
         low = self.end_before(physical_end)
         dropped = self.max_offset - low
         if not dropped:
             return 0
         end = low * UNIT_BYTES
+        # Before the attributes: if it fails, memory still describes the files.
         self._zero_files(end)
         if end >= self._tail_at:
             del self._tail[end - self._tail_at :]
@@ -381,6 +406,7 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = low
         last = self.unit(QueueOffset(low - 1))
         self.max_physical = PhysicalOffset(last[0] + last[1]) if last is not None else NO_PHYSICAL_OFFSET
+        # Nothing is left: files and offsets are reset.
         if low == 0:
             self.delete()
         elif self.extension is not None:
@@ -390,6 +416,7 @@ class ConsumeQueue:
     def end_before(self, physical_end: PhysicalOffset) -> QueueOffset:
         """The queue offset after the last unit that `truncate` would keep. Raises OSError."""
         low, high = self.min_offset, self.max_offset
+        # The common case at a clean start: nothing to drop.
         if self.max_physical <= physical_end and self._follows(QueueOffset(high - 1), physical_end):
             return high
         while low < high:
@@ -398,6 +425,7 @@ class ConsumeQueue:
                 low = QueueOffset(middle + 1)
             else:
                 high = middle
+        # Bisection assumes that all good units come first, which holes of a crash break: walk back over them.
         while low > self.min_offset and not self._follows(before := QueueOffset(low - 1), physical_end):
             low = before
         return low
@@ -424,6 +452,7 @@ class ConsumeQueue:
         disk = self._cache.disk
         for path in numbered_files(self._folder):
             start = int(path.name)
+            # The first file is never deleted here: it says where the queue begins.
             if start >= end and start > self._first:
                 self._cache.forget(path)
                 disk.unlink(path)
@@ -431,6 +460,7 @@ class ConsumeQueue:
                 fd = disk.open(path)
                 try:
                     at = max(end - start, 0)
+                    # Only the part that is not zero already is written.
                     leftover = disk.read(fd, at, self._file_bytes - at).rstrip(b"\0")
                     if leftover:
                         disk.write(fd, at, bytes(len(leftover)))
@@ -441,6 +471,7 @@ class ConsumeQueue:
     def correct_min_offset(self, physical_min: PhysicalOffset) -> None:
         """Move min_offset to the first unit whose record is at or after the start of the commit log (CQ-11)."""
         unit = self._unit(self.min_offset)
+        # The common case: the log has not moved.
         if unit is None or unit[0] >= physical_min:
             return
         low, high = self.min_offset, self.max_offset
@@ -457,13 +488,16 @@ class ConsumeQueue:
         """Delete leading files whose last unit points before physical_min, never the last file (DEL-09); returns how many."""
         count = 0
         paths = numbered_files(self._folder)
+        # The last file stays, and with it the next offset.
         for path in paths[:-1]:
             last = QueueOffset((int(path.name) + self._file_bytes) // UNIT_BYTES - 1)
             unit = self._unit(last)
+            # A file that is not written completely is still in memory.
             if unit is None or unit[0] >= physical_min or last + 1 > self._written // UNIT_BYTES:
                 break
             self._cache.forget(path)
             self._cache.disk.unlink(path)
+            # After each file, so that an error leaves the queue as far as it came.
             self._first = int(path.name) + self._file_bytes
             count += 1
         self.min_offset = max(self.min_offset, self.first_offset)
@@ -503,10 +537,12 @@ def write_pending(pending: PendingUnits, disk: Disk) -> None:
     Files are sparse, which is safe because they are never mapped (DUR-04).
     """
     if pending.extension is not None:
+        # First: a unit on disk must never point to content that is not.
         write_pending(pending.extension, disk)
     for position, data in pending.pieces:
         at = position % pending.file_bytes
         path = pending.folder / file_name(position - at)
+        # A file of length 0 was left by a crash: it is created again.
         is_new = not path.exists() or not path.stat().st_size
         if is_new:
             disk.make_folder(pending.folder)
@@ -516,6 +552,7 @@ def write_pending(pending: PendingUnits, disk: Disk) -> None:
         try:
             disk.write(fd, at, data)
             disk.sync(fd)
+            # The units survive a power loss only if the file's name does.
             if is_new:
                 disk.sync_folder(pending.folder)
         finally:

@@ -34,6 +34,7 @@ UNIT_BYTES_MIN: Final = 20
 UNIT_BYTES_MAX: Final = 32_767
 SPARE_BYTES: Final = 4
 ADDRESS_MAX: Final = -(2**31) - 1  # a tags code not above this is an address
+# Apache's addresses begin at Long.MIN_VALUE, so that no hash of a tag is one of them.
 _ADDRESS_ZERO: Final = -(2**63)
 _FILE_END: Final = b"\xff\xff"
 _KEPT_BYTES: Final = 65_536  # written bytes kept in memory for readers at the end of the queue
@@ -76,6 +77,7 @@ class QueueExtension:
         paths = numbered_files(self.folder)
         for path in paths:
             length = path.stat().st_size
+            # 0: a creation that a crash interrupted.
             if length not in (0, self.file_bytes):
                 folder = shlex.quote(str(self.folder.parent.parent))
                 raise StoreError(
@@ -88,6 +90,7 @@ class QueueExtension:
             self._anchor(last_code)
             return
         # The extension was off for a while. New content starts after any address that an old unit may hold: none is used twice.
+        # No byte of existing files is used again: stale units there could be read through old addresses.
         behind = int(paths[-1].name) + self.file_bytes if paths else 0
         self._start(max(behind, self._boundary(2 * UNIT_BYTES_MAX * units)))
 
@@ -95,6 +98,7 @@ class QueueExtension:
         """End after the unit at this address, or after its file if the unit cannot be read."""
         at = address - _ADDRESS_ZERO
         raw = self._from_file(at, UNIT_BYTES_MIN)
+        # A unit never spans two files.
         if len(raw) == UNIT_BYTES_MIN and (size := _size_of(raw)) and at % self.file_bytes + size <= self.file_bytes:
             self._start(at + size)
         else:
@@ -115,8 +119,10 @@ class QueueExtension:
         bits = bit_map or b""
         size = UNIT_BYTES_MIN + len(bits)
         free_bytes = self.file_bytes - self.end % self.file_bytes
+        # It would fit no file, not even an empty one.
         if size > min(UNIT_BYTES_MAX, self.file_bytes - SPARE_BYTES):
             return tags_code
+        # The rest of a file is marked as unused, as Apache's reader expects.
         if size > free_bytes - SPARE_BYTES:
             self._tail += _FILE_END + bytes(free_bytes - len(_FILE_END))
             self.end += free_bytes
@@ -164,10 +170,12 @@ class QueueExtension:
         position = address - _ADDRESS_ZERO
         if not self.first <= position < self.end:
             return None
+        # Most units are shorter: one read for size and content.
         raw = self._bytes(position, _READ_BYTES)
         size = _size_of(raw)
         if size > _READ_BYTES:
             raw = self._bytes(position, size)
+        # The bytes there are no unit, or were cut off by a crash.
         if not size or len(raw) < size:
             return None
         _, tags_code, store_ms, _ = _UNIT.unpack_from(raw)
@@ -182,6 +190,7 @@ class QueueExtension:
         elif last_code <= ADDRESS_MAX:
             content = self.read(last_code)
             at = last_code - _ADDRESS_ZERO
+            # Unreadable: the next unit goes into the next file.
             end = at + UNIT_BYTES_MIN + len(content.bit_map) if content is not None else self._boundary(at + 1)
             self._zero_files(end)
             if self._tail_at <= end <= self.end:
@@ -203,6 +212,7 @@ class QueueExtension:
             if start >= end:
                 self._cache.forget(path)
                 disk.unlink(path)
+            # The file with the end is cleared from there.
             elif start + self.file_bytes > end:
                 fd = disk.open(path)
                 try:
@@ -220,6 +230,7 @@ class QueueExtension:
             return
         for path in numbered_files(self.folder):
             end = int(path.name) + self.file_bytes
+            # Never beyond what is in files: the rest exists in memory only.
             if end > min(code - _ADDRESS_ZERO, self._written):
                 break
             self._cache.forget(path)
@@ -250,6 +261,7 @@ def _last_byte(fd: int, at: int) -> int:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
+            # Lseek reports it behind the last data.
             if error.errno == errno.ENXIO:  # only a hole follows
                 return used_end
             raise

@@ -102,6 +102,7 @@ class FlushRound:
         table = self._table
         if len(self.queues) < PARALLEL_FROM:
             for each in self.queues:
+                # Per queue, so that a removal on the event loop waits for one file only.
                 with table.lock:
                     for pending in self._present([each]):
                         write_pending(pending, disk)
@@ -113,15 +114,18 @@ class FlushRound:
                         writes = [threads.submit(write_pending, pending, disk) for pending in some]
                         wait(writes)  # after an error, too: none may run without the lock
                     for written in writes:
+                        # The first error is raised here, after all writes have ended.
                         written.result()
         if self._listing is not None:
             with table.lock:
+                # Queues that were removed after the snapshot must not be listed: the next start would miss them.
                 table.listed = self._listing.without(table.removed)
                 list_file.write(table.listed.encode())
 
     def _present(self, queues: Iterable[tuple[Key, ConsumeQueue, PendingUnits]]) -> list[PendingUnits]:
         """The units to be written of those queues that were not removed meanwhile."""
         by_key = self._table.by_key
+        # The same object: a queue that was removed and created again is another one.
         return [pending for key, queue, pending in queues if by_key.get(key) is queue]
 
     def finish(self) -> None:
@@ -177,6 +181,7 @@ class QueueTable:
                 queue.load_extension()
             except CorruptRecord as error:
                 problems.append(error.message)
+        # All files of one other length are a changed setting, not damage.
         if problems and not rebuild and len(lengths) == 1 and self.file_bytes not in lengths:
             self._check_setting(lengths.pop())
         if use_list:
@@ -226,6 +231,7 @@ class QueueTable:
         self._ends = {key: reached for key, (_, reached) in listed.queues.items()}
         for (topic, queue_id), (first, reached) in listed.queues.items():
             queue = self.by_key.get((topic, queue_id))
+            # Only while the log begins where it did: retention deletes the start of queues too.
             if queue is not None and queue.first_offset > first and listed.log_start == self._log_start():
                 yield f"consume queue {topic}/{queue_id} begins at {queue.first_offset}, but began at {first} before"
             if queue is None or queue.max_offset < reached:
@@ -241,6 +247,7 @@ class QueueTable:
         """The queue, created in memory if needed. Raises StoreError if topic or queue id cannot be a folder name."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
+            # The topic is a folder's name, and comes from clients and from the log.
             if "/" in topic or topic in (".", "..") or "\0" in topic or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
                 raise StoreError(f"topic {topic!r} cannot be a folder name")
             if queue_id < 0:
@@ -268,14 +275,17 @@ class QueueTable:
         for key in sorted(self.dirty):
             queue = self.by_key.get(key)
             if queue is None:
+                # Removed since it became dirty.
                 self.dirty.discard(key)
             elif queue.dirty_bytes >= least_bytes:
                 self.dirty.discard(key)
                 flushes.append((key, queue, queue.begin_flush()))
         listing = None
+        # Only a round of all queues describes a state that the list may claim.
         if least_bytes == 0:
             reaches = {key: (q.first_offset, q.max_offset) for key, q in self.by_key.items() if q.max_offset}
             listing = Listed(self._log_start(), reaches, self._log_file_bytes, self.file_bytes)
+            # A thread of the round before may be reading it.
             with self.lock:
                 self.removed = set()
         return FlushRound(self, flushes, listing)
@@ -298,10 +308,12 @@ class QueueTable:
         unchanged in it: their current ends may not be durable yet. Blocks while a thread writes a file of a queue.
         """
         with self.lock:
+            # Out of the table at once: no reader finds a queue whose files are being deleted.
             queues = {key: self.by_key.pop(key) for key in keys if key in self.by_key}
             if not queues:
                 return
             self.removed.update(queues)
+            # Before the files: else a crash in between would look like lost queues.
             if self.listed is not None:
                 self.listed = self.listed.without(self.removed)
                 self.list_file.write(self.listed.encode())
@@ -316,6 +328,7 @@ class QueueTable:
         """Delete the files of a queue that has been removed, if that is still to be done."""
         queue = self._leaving.pop(key, None)
         if queue is not None:
+            # A thread may be writing this file; see `FlushRound.write`.
             with self.lock:
                 self._delete_files(key, queue)
 
@@ -329,6 +342,7 @@ class QueueTable:
         pending = sorted(topics)
         for at in range(0, len(pending), _FOLDERS_PER_STEP):
             yield
+            # A topic may have been created again in the meantime.
             present = {topic for topic, _ in self.by_key}
             for topic in pending[at : at + _FOLDERS_PER_STEP]:
                 if topic not in present:
@@ -354,6 +368,7 @@ class QueueTable:
         """
         start = self._log_start()
         for key, queue in self.by_key.items():
+            # The replay will not reach its records, so its end is remembered.
             if 0 <= queue.max_physical <= start:
                 self._ends[key] = max(self._ends.get(key, QueueOffset(0)), queue.max_offset)
             queue.delete()
@@ -363,6 +378,7 @@ class QueueTable:
         """Restore next offsets after `clear` and a replay: no queue restarts at 0 because its records have expired."""
         for key, end in self._ends.items():
             queue = self.get_or_make(*key)
+            # Only where the replay has brought nothing.
             if queue.max_offset == 0 < end:
                 queue.begin_at(end)
                 self.dirty.add(key)
@@ -373,6 +389,7 @@ class QueueTable:
         Such a queue was being deleted, possibly in part, or all its records are newer than the checkpoint and dispatched again.
         """
         if self.listed is not None:
+            # `_ends` has the queues of the list.
             self._delete([(key, self.by_key.pop(key)) for key in list(self.by_key) if key not in self._ends])
 
     def truncate(self, physical_end: PhysicalOffset) -> int:
@@ -382,10 +399,12 @@ class QueueTable:
         """
         listed = self.listed
         if listed is not None:
+            # Computed before anything is cut, for the list that is written first.
             ends = {key: queue.end_before(physical_end) for key, queue in self.by_key.items()}
             lowered = {
                 key: (first, min(reached, ends.get(key, reached)))
                 for key, (first, reached) in listed.queues.items()
+                # A queue that loses all its units leaves the list.
                 if ends.get(key, 1)
             }
             if lowered != listed.queues:
@@ -395,6 +414,7 @@ class QueueTable:
 
     def drop_empty(self) -> None:
         """After a crash, delete queues without units: they reached the disk before their records did. Raises OSError."""
+        # Made for records that the crash took.
         self._delete([(key, self.by_key.pop(key)) for key, queue in list(self.by_key.items()) if not queue.max_offset])
 
     def close(self) -> None:

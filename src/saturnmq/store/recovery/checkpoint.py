@@ -85,17 +85,21 @@ class Checkpoint:
             return
         except OSError as error:
             raise StoreError(f"cannot read {self.path}: {error.strerror}") from error
+        # Remains of a note show that SaturnMQ wrote the file, even if the note itself is torn.
         self.marked = _MARK in data
         if len(data) < _TIMES.size:
             return
         times = _TIMES.unpack_from(data)
+        # 0 makes recovery read from the beginning.
         self.commit_log_ms, self.consume_queue_ms, self.index_ms = (ms if 0 <= ms < TIME_END_MS else 0 for ms in times)
         first = _parse(data[_TIMES.size :])
         if first is not None:
+            # Apache's broker changes the times and leaves the note as it is.
             self.note_outdated = first[0] != times
             if not self.note_outdated:
                 self.note, self._written = first[1], data[_TIMES.size : _TIMES.size + _NOTE_BYTES]
             return
+        # Its times may differ from those of the torn first sector, so they are not compared.
         second = _parse(data[SECTOR_BYTES:])
         if second is not None:
             self.note, self._written = second[1], data[SECTOR_BYTES : SECTOR_BYTES + _NOTE_BYTES]
@@ -103,6 +107,7 @@ class Checkpoint:
     @property
     def safe_ms(self) -> int:
         """Records stored up to this time are durable, with a safety margin (RC-09). Unix ms."""
+        # As in Apache RocketMQ: the times of a checkpoint are trusted only with a margin of 3 seconds.
         return max(min(self.commit_log_ms, self.consume_queue_ms) - SAFETY_MS, 0)
 
     def write(self, note: Note) -> None:
@@ -120,6 +125,7 @@ class Checkpoint:
             note.index_end_ms,
         )
         body += _CRC.pack(crc32(body))
+        # Times and note in one sector, which disks write as a whole.
         head = (_TIMES.pack(*times) + body).ljust(SECTOR_BYTES, b"\0")
         try:
             if self.path.exists() and self.path.stat().st_size == CHECKPOINT_BYTES:
@@ -135,6 +141,7 @@ class Checkpoint:
     def _overwrite(self, head: bytes) -> None:
         fd = self._disk.open(self.path)
         try:
+            # The old note is copied to the second sector first, and synced: one of both is valid at any time.
             if self._written:
                 self._disk.write(fd, SECTOR_BYTES, self._written)
                 self._disk.sync(fd)

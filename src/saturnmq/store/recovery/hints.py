@@ -40,6 +40,7 @@ def start_refusal(error: SaturnError | OSError, settings: StoreSettings, *, quor
 
 
 def _hint(error: SaturnError, settings: StoreSettings, *, quorum: bool) -> str:
+    # A member can get its log from the group: no need to repair it with a loss.
     if quorum and isinstance(error, CorruptRecord) and (not error.hint or _TOOL.search(error.hint)):
         root = shlex.quote(str(settings.root))
         return (
@@ -110,5 +111,7 @@ def log_bytes_of(settings: StoreSettings, paths: Sequence[Path]) -> int:
     if not steps:
         return 0
     counts = Counter(path.stat().st_size for path in paths)
+    # The length of most files; of equally many the longer one.
     common = max(counts, key=lambda length: (counts[length], length))
+    # Names must be multiples of the length apart.
     return common if common and not any(step % common for step in steps) else min(steps)

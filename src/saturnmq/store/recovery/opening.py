@@ -64,7 +64,7 @@ def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = N
     If rebuild is given, all consume queues and the index are rebuilt; it is called with the bytes read and the total.
     """
     settings, checkpoint = store.settings, store.checkpoint
-    clean = not settings.abort_path.exists()
+    clean = not settings.abort_path.exists()  # a crash leaves the marker (RC-02)
     store.disk.make_folder(settings.root)
     checkpoint.load()
     failed_at = failed_flush(store.settings.root)
@@ -76,12 +76,13 @@ def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = N
     except CorruptRecord as error:
         error.hint = log_files_hint(settings)
         raise
-    unlisted = checkpoint.note is None and not clean
+    unlisted = checkpoint.note is None and not clean  # then queue files may have holes
     problems = store.queues.load(linear=unlisted, use_list=True, rebuild=rebuild is not None)
     for problem in problems:
         log.warning("consume queues rebuilt reason=%s", problem)
     index_from = load_index(store, clean=clean)
     written_here = checkpoint.marked or store.queues.list_file.path.exists()
+    # SaturnMQ wrote this store and its note is unreadable: nothing says how far the disk is durable.
     note_lost = written_here and checkpoint.note is None and not checkpoint.note_outdated
     if note_lost:
         log.warning("checkpoint damaged or missing, whole commit log read path=%s", checkpoint.path)
@@ -101,6 +102,7 @@ def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = N
         )
     except CorruptRecord as error:
         raise CorruptRecord(f"{settings.commit_log_dirs[0]}: {error.message}", hint=error.hint) from error
+    # Before anything is changed: from now on an interrupted start counts as a crash.
     if not settings.abort_path.exists():
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
@@ -122,6 +124,7 @@ def open_store(store: StoreState, rebuild: Callable[[int, int], None] | None = N
         changed = recovery.run(clean=clean) or recovery.foreign
         _settle(store, todo, recovery.boundaries or [todo.verify_from], changed=changed or failed_at is not None)
     note = checkpoint.note
+    # The checkpoint covers everything that the checksums proved.
     if store.log.sums is not None and note is not None and note.log_synced >= store.log.end:
         store.log.sums.discard()
     store.reserve.allocate()
@@ -143,6 +146,7 @@ def _with_checksums(store: StoreState, todo: RecoveryPlan) -> RecoveryPlan:
     if log.sums is None:
         return todo
     evidence = log.sums.load()
+    # Nothing behind the checkpoint, or another broker wrote since then.
     if note is None or evidence.reach <= note.log_synced:
         return todo
     durable = PhysicalOffset(max(todo.durable, evidence.reach))
@@ -159,6 +163,7 @@ def failed_flush(root: Path) -> PhysicalOffset | None:
         return None
     try:
         return PhysicalOffset(int(json.loads(path.read_bytes())["offset"]))
+    # An unreadable marker: check from the beginning.
     except (ValueError, KeyError, TypeError):
         return PhysicalOffset(0)
 
@@ -176,9 +181,11 @@ def _drop_unallocated_file(store: StoreState, *, clean: bool) -> None:
     After a clean stop it is kept, and rejected at load, because then its length is no result of a crash (RC-04).
     """
     paths = sorted((p for d in store.settings.all_commit_log_dirs for p in numbered_files(d)), key=lambda p: p.name)
+    # Only a crash explains a short file.
     if clean or not paths or paths[-1].stat().st_size == store.settings.commit_log_bytes:
         return
     note = store.checkpoint.note
+    # It held synced records: then its length is damage.
     if note is not None and note.log_synced > int(paths[-1].name):
         return
     if is_zero(paths[-1]):
@@ -192,6 +199,7 @@ def load_index(store: StoreState, *, clean: bool) -> PhysicalOffset | None:
     begin = _load_index(store, note, clean=clean) if store.index is not None else None
     if store.index is None or note is None:
         return begin
+    # The lower of both: what the index itself shows and what the checkpoint says.
     return note.indexed if begin is None else min(begin, note.indexed)
 
 
@@ -203,6 +211,7 @@ def _load_index(store: StoreState, note: Note | None, *, clean: bool) -> Physica
         return store.index.repair(synced, store.checkpoint.index_ms)
     if synced is not None and synced.file:
         newest = store.index.paths[-1].name if store.index.paths else ""
+        # The checkpoint names a file that is not there.
         if newest != f"{synced.file:0{NAME_DIGITS}d}":
             log.warning("newest index file missing, its records indexed again folder=%s", store.index.folder)
             return store.index.repair(synced)
@@ -230,6 +239,7 @@ def _empty(store: StoreState) -> None:
 def _from_nothing(store: StoreState, todo: RecoveryPlan) -> RecoveryPlan:
     """Prepare a rebuild of queues and index. The checkpoint is lowered first, so the next start can repeat it (DUR-20)."""
     start = store.log.first_position
+    # A note with dispatched = start makes the next start rebuild, should this one be interrupted.
     store.checkpoint.write(Note(todo.durable, start, start, 0, 0, start))
     if store.index is not None:
         store.index.clear()
@@ -245,10 +255,12 @@ class _Recovery:
         self.store = store
         self.todo = todo
         start = store.log.first_position
+        # A rebuild starts with the first record, everything else where the checkpoint says.
         self.queues_from = start if rebuild else todo.dispatch_from
         self.index_from = todo.dispatch_from if index_from is None else max(min(index_from, todo.dispatch_from), start)
         self.rebuild = rebuild
         self.written = self._saved = 0
+        # Written by Apache's broker, or by SaturnMQ with its checkpoint lost.
         self.foreign = store.checkpoint.note is None
         # With note and list a missing queue, or start of a queue, is noticed: a queue that is absent was deleted.
         listed = store.queues.listed
@@ -256,6 +268,7 @@ class _Recovery:
         self.progress: Callable[[int, int], None] | None = None
         self._reported = 0
         self.reach = store.queues.max_physical
+        # One pass over the log serves all three purposes.
         self.read_from = min(todo.verify_from, self.queues_from, self.index_from)
         self._misfit: Message | None = None
         # Records that restart a queue at 0, and the queue's end before that.
@@ -275,6 +288,7 @@ class _Recovery:
         """Recover the store; returns whether anything was changed. Raises CorruptRecord, StoreError, OSError."""
         store, todo = self.store, self.todo
         scan_from = min(todo.verify_from, self.queues_from)
+        # The store opens soon and completes the index while it serves.
         if store.index is not None and self.progress is None and scan_from - self.index_from > INDEX_BYTES:
             self._lag_from, self.read_from = self.index_from, scan_from
         if self.rebuild:
@@ -282,7 +296,9 @@ class _Recovery:
         elif not clean:
             if not self.foreign:
                 store.queues.drop_unlisted()
+            # Remembered for `_append`: the truncation below may empty a queue whose units were damaged.
             firsts = {key: queue.unit(QueueOffset(0)) for key, queue in store.queues.by_key.items()}
+            # From there on the units are written again from the log.
             store.queues.truncate(self.queues_from)
             for key, queue in store.queues.by_key.items():
                 first = firsts[key]
@@ -290,6 +306,7 @@ class _Recovery:
                     self._emptied[key] = first
                 queue.trim_extension()
         scan = Scan(todo.verify_from)
+        # Once more from the beginning, if a queue does not match: queues are derived and can always be rebuilt.
         if not self._read(self.read_from, scan):
             log.warning(
                 "consume queues rebuilt reason=they do not match the commit log offset=%s",
@@ -298,13 +315,16 @@ class _Recovery:
             store.queues.clear()
             self._emptied.clear()
             self.rebuild, self.queues_from, self.read_from = True, store.log.first_position, store.log.first_position
+            # Even from nothing it does not match: the log itself contradicts itself.
             if not self._read(store.log.first_position, scan):
                 raise self._misfit_error()
         if self.rebuild:
             store.queues.restore_ends()
+        # The log ends before what was durable: damage, not a crash (DUR-09).
         if scan.end < todo.durable:
             raise damage(store.log, scan, todo.durable)
         cut = store.log.set_end(scan.end)
+        # Units that point beyond the end of the log.
         dropped = store.queues.truncate(scan.end)
         if not clean or self.foreign or cut or dropped or self.reach > scan.end:
             log.warning("log end recovered offset=%s reason=%s dropped_bytes=%s", scan.end, scan.stopped_by, cut)
@@ -312,6 +332,7 @@ class _Recovery:
             store.queues.drop_empty()
         self._warn_about_unknowns()
         for queue in store.queues.by_key.values():
+            # Retention may have deleted files after the last checkpoint.
             queue.correct_min_offset(store.log.first_position)
         if store.index is not None:
             begin = store.index.truncate(scan.end)
@@ -344,6 +365,7 @@ class _Recovery:
             if message.sys_flag & TRANSACTION_MASK not in NOT_IN_QUEUE and not self._queue_unit(message):
                 self._misfit = message
                 return False
+            # Not earlier ones: the index has them.
             if message.physical_offset >= self.index_from:
                 self._index(message)
         self._index_keyed()
@@ -354,8 +376,10 @@ class _Recovery:
         raw = message.properties_raw
         if self.store.index is None or self._lag_from is not None or not is_indexed(message.sys_flag):
             return
+        # Without keys there is nothing to index, and most of the work is saved.
         if UNIQUE_KEY not in raw and KEYS not in raw:
             return
+        # A start must not take minutes for the index.
         if not self._keyed and self._index_seconds > INDEX_SECONDS and self.progress is None:
             self._lag_from = message.physical_offset
             return
@@ -368,6 +392,7 @@ class _Recovery:
         """Index the records that were read since the last call."""
         if self.store.index is None or not self._keyed:
             return
+        # CPU time: a cold disk must not end the indexing early.
         began = thread_time()
         self.store.index.put_many(self._keyed)
         self.written += len(self._keyed)
@@ -401,9 +426,11 @@ class _Recovery:
         if self._as_expected(queue, key, message.queue_offset, UNIT.pack(*expected)):
             return True
         unit = queue.unit(message.queue_offset)
+        # A topic that was deleted and created again has the same offsets with newer records.
         newer = unit is not None and unit[0] > message.physical_offset
         if newer and unit and store.place_of(unit[0]) == (unit[1], message.queue_id, message.queue_offset):
             return True  # unit of a topic that was deleted and re-created
+        # The tags code may differ only where the unit has an address instead.
         if unit is None or unit[:2] != expected[:2] or (unit[2] != expected[2] and unit[2] > ADDRESS_MAX):
             return False
         return queue.extension_time(message.queue_offset) in (None, message.store_timestamp_ms)
@@ -413,9 +440,11 @@ class _Recovery:
         store, number = self.store, message.queue_offset
         try:
             queue = store.queues.get_or_make(*key)
+        # The topic in the record cannot be a folder: the record is damaged, or was not written by a broker.
         except StoreError as error:
             location = self._location(message.physical_offset)
             raise CorruptRecord(f"{location}: {error.message}", hint=_CUT.format(message.physical_offset)) from error
+        # Number 0 again, after other records: the topic was deleted and created again.
         if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
             log.warning(
                 "queue restarted after topic deletion topic=%s queue=%s offset=%s", *key, message.physical_offset
@@ -424,20 +453,25 @@ class _Recovery:
             queue.delete()
         before = queue.max_offset
         if not before and number:
+            # The units that the truncation took must have belonged to this queue's first record.
             first = self._emptied.get(key)
             if first is not None and store.place_of(first[0]) != (first[1], key[1], 0):
                 return False  # its units were damaged: those that the truncation took belong to older records
             start = store.log.first_position
+            # Without the list its earlier files may be missing.
             if self.queues_from > start and not self.has_queue_list:
                 return False  # its earlier units are missing
+            # Each earlier record of this queue takes so many bytes of the log at least.
             if self.queues_from <= start and number > (message.physical_offset // RECORD_FIXED_BYTES if start else 0):
                 return False  # the log before it is too short for that many records
         if not store.append_unit(queue, message, code):
             return False
+        # Nothing was appended: the unit existed.
         if queue.max_offset == before:
             return None
         store.queues.dirty.add(key)
         self.written += 1
+        # Bounded memory during a rebuild of a large log.
         if self.written - self._saved >= UNITS_KEPT:
             self._write_queues()
         return True
@@ -454,6 +488,7 @@ class _Recovery:
         start, block = self._blocks.get(key, (0, b""))
         at = (queue_offset - start) * UNIT_BYTES
         if not 0 <= at < len(block):
+            # Bounded: one block of each queue is enough for a scan in log order.
             if len(self._blocks) > _BLOCKS_MAX:
                 self._blocks.clear()
             start, block = self._blocks[key] = (queue_offset, queue.read(queue_offset, _BLOCK_UNITS))
@@ -463,6 +498,7 @@ class _Recovery:
     def _may_be_deleted(self, message: Message) -> bool:
         """True for a record whose topic has no queue: it was deleted. Counted, because without a list the queue may be lost."""
         topic = message.topic
+        # Other queues of the topic exist: then this one is missing, not deleted.
         if any(key[0] == topic for key in self.store.queues.by_key):
             return False
         first, count = self._absent.get(topic, (message.physical_offset, 0))
@@ -496,6 +532,7 @@ class _Recovery:
         key = (message.topic, message.queue_id)
         queue = self.store.queues.get(key)
         must = queue.max_offset if queue else 0
+        # The record that restarted the queue is the wrong one.
         if key in self._restarted:  # the topic was not re-created: the next record is not number 1
             message, must = self._restarted[key]
         return CorruptRecord(
@@ -515,18 +552,23 @@ def _of_deleted_topic(queue: ConsumeQueue | None, message: Message) -> bool:
 
 def _settle(store: StoreState, todo: RecoveryPlan, boundaries: list[PhysicalOffset], *, changed: bool) -> None:
     """Make durable what recovery wrote, then write the checkpoint, before the first message is accepted."""
+    # A clean start with nothing to do leaves the files as they are.
     if not changed and store.checkpoint.note is not None:
         store.begin_maintenance(boundaries)
         return
+    # At least the last file, which the process before may not have synced.
     store.log.sync_from(PhysicalOffset(min(todo.durable, store.log.end) - 1))
     todo_queues = store.queues.round(0)
     todo_queues.write(store.disk, store.queues.list_file)
     todo_queues.finish()
     if store.index is not None and store.index_queue is not None:
+        # Only what is in the index: waiting records are not.
         snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)
     store.begin_maintenance(boundaries)
+    # Last, after everything it claims is durable.
     store.write_note()
+    # Only now: an interrupted recovery must check again.
     store.disk.unlink(store.settings.root / FAILURE_NAME)
