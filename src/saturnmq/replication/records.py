@@ -33,6 +33,7 @@ def check_fields(message: Message) -> None:
         or len(topic.encode()) > _TOPIC_BYTES_MAX
     ):
         raise MessageError(f"topic {topic!r} cannot be a folder name")
+    # Each queue is a folder with files: a damaged number must not create thousands.
     if not 0 <= message.queue_id < QUEUES_MAX:
         raise MessageError(f"queue {message.queue_id} is not in 0..{QUEUES_MAX - 1}")
     if not 0 <= message.queue_offset <= QUEUE_OFFSET_MAX:
@@ -46,8 +47,10 @@ def check_place(queue: ConsumeQueue | None, message: Message) -> None:
     if queue is None:
         return
     number, end = message.queue_offset, queue.max_offset
+    # A gap would make every reader of the queue stop there.
     if 0 < end < number:
         raise MessageError(f"queue offset {number}, but queue {message.topic}/{message.queue_id} ends at {end}")
+    # The number is taken by a record before this one; a repetition has its own position.
     if number < end and message.physical_offset >= queue.max_physical:
         raise MessageError(f"queue offset {number} of {message.topic}/{message.queue_id} is taken, it ends at {end}")
 
@@ -58,6 +61,7 @@ def queue_for(queues: QueueTable, message: Message) -> ConsumeQueue | None:
         return None
     queue = queues.get_or_make(message.topic, message.queue_id)
     number = message.queue_offset
+    # Number 0 again: the topic was deleted and created again on the broker that numbers.
     if number == 0 < queue.max_offset and message.physical_offset >= queue.max_physical:
         log.warning(
             "queue restarted after topic deletion topic=%s queue=%s offset=%s", message.topic, message.queue_id,

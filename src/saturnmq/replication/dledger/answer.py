@@ -29,6 +29,7 @@ _OUTCOMES: Final = {  # put status by DLedger code (DL-B07)
     Code.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
     Code.LEADER_NOT_READY: PutStatus.SERVICE_NOT_AVAILABLE,
     Code.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,
+    # As DLedger's broker answers (DL-B07); the message may still be committed.
     Code.WAIT_QUORUM_ACK_TIMEOUT: PutStatus.OS_PAGE_CACHE_BUSY,
     Code.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
 }
@@ -48,9 +49,11 @@ class GroupAnswer:
         self._callbacks: list[Confirmed] = []
 
     def arrived(self, response: Response) -> None:
+        # Only committed ones: a timeout would look like a slow group.
         if response.code == Code.SUCCESS:
             self._seconds.observe(monotonic() - self._began)
         self._outcome = outcome(response.code)
+        # Emptied first: a callback may add another.
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(*self._outcome)
@@ -73,6 +76,7 @@ def refused_by(response: AppendResponse) -> AppendRefused:
 
     Clients take SERVICE_NOT_AVAILABLE as not stored, and look for the new leader.
     """
+    # Over the size limit of an entry: no other body from here is refused with this code.
     if response.code == Code.UNEXPECTED_ARGUMENT:
         reason = "the message is longer than an entry of the ledger may be"
         return AppendRefused(PutStatus.UNKNOWN_ERROR, reason, single=True)

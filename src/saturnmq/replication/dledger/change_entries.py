@@ -50,6 +50,7 @@ class Change:
 
     def encode(self) -> bytes:
         config = "null" if self.config is None else self.config.encode().decode()
+        # Joined as text: the settings have an encoder of their own.
         head = json.dumps({"kind": self.kind.value, "name": self.name})[:-1]
         before, after = self.before.encode().decode(), self.after.encode().decode()
         return f'{head}, "config": {config}, "before": {before}, "after": {after}}}'.encode()
@@ -70,6 +71,7 @@ class Change:
             before, after = (DataVersion.decode(_encoded(fields[key])) for key in ("before", "after"))
         except BodyError:
             raise
+        # Whatever arbitrary JSON can cause: a change that cannot be read is skipped.
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SaturnError) as error:
             raise BodyError(f"a change of topics or groups cannot be read: {error!r:.200}") from None
         return cls(kind, name, parsed, before, after)

@@ -60,6 +60,7 @@ class GroupDispatch:
 
     def confirmed(self, end: PhysicalOffset) -> None:
         """Listener callback of the log: everything before `end` is committed."""
+        # A step that is scheduled will see the new committed position.
         if not self._scheduled:
             self._resume()
 
@@ -69,16 +70,19 @@ class GroupDispatch:
         try:
             more = self.dispatch_some(DISPATCH_STEP)
         except (StoreError, OSError) as error:
+            # A gap in queues would be noticed by the next start only; nothing more is accepted until then.
             self.store.stop_writing(error if isinstance(error, SaturnError) else StoreError(str(error)))
             return
         if more:
             self._scheduled = True
+            # Requests are answered between two steps: a follower that catches up has millions of entries.
             asyncio.get_running_loop().call_soon(self._resume)
 
     def dispatch_some(self, count_max: int) -> bool:
         """Dispatch up to count_max committed messages. Returns whether there are more. Raises CorruptRecord, StoreError."""
         store, commit_log = self.store, self.log
         ledger, committed = commit_log.ledger, commit_log.committed_pos
+        # Looked at once per step: retention and a restart of the log move it.
         if ledger is not None and ledger.begin_pos != self._ledger_begin:
             self._begin_moved(ledger.begin_pos)
         dispatched_count = 0
@@ -86,14 +90,17 @@ class GroupDispatch:
             if store.dispatched >= committed:
                 return False
             count = count_max - dispatched_count
+            # What this leader appended is in memory, with its message: no need to read it.
             if store.has_unconfirmed:
                 count = self._dispatch_own(PhysicalOffset(store.dispatched + ENTRY_HEADER_BYTES), count)
             else:
                 count = dispatch_plain(self, count)
+            # At least one, so that the loop ends.
             dispatched_count += max(count, 1)
             if count:
                 continue
             body = body_at(ledger, store.dispatched, committed) if ledger is not None else None
+            # The committed part ends here, or the file is being replaced.
             if body is None:
                 return False
             # The first one after a blank record may still be one that this leader appended.
@@ -117,6 +124,7 @@ class GroupDispatch:
             message = read_entry_message(body)
             queue = queue_for(store.queues, message)
             check_place(queue, message)
+        # All members skip it by the same rule: an exception would stop each of them at this entry.
         except MessageError as error:
             self.quarantine.add(body, error)
             return
@@ -130,7 +138,9 @@ class GroupDispatch:
         """Report a dispatched message that is in no queue, if it is a change of topics or groups."""
         if not is_change(message):
             return
+        # Until the state file has the change, a crash must find it in the log again.
         self.unsaved.append(message.physical_offset - ENTRY_HEADER_BYTES)
+        # Before the broker is ready: it takes the deferred ones over when it is.
         if self.on_change is None:
             self.deferred_changes.append(message)
         else:
@@ -152,12 +162,14 @@ class GroupDispatch:
         log does not end where the group's ledger begins (DL-U05).
         """
         self._ledger_begin = begin_pos
+        # Old log and ledger must be one sequence: with another begin, offsets of the members would differ.
         if self.log.files and begin_pos != self.log.divided:
             raise StoreError(
                 f"the old commit log ends at {self.log.divided}, the group's ledger begins at {begin_pos}: the old logs of the "
                 "members are not equal; copy the old commit log and config of another member here, without its dledger folder"
             )
         store = self.store
+        # Retention deletes only what is dispatched.
         if store.dispatched >= begin_pos:
             return
         self.gap = True
@@ -171,12 +183,15 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
     begin, ledger = store.dispatched, raft_log.ledger
     file = ledger.data.find(begin) if ledger is not None else None
     if ledger is None or file is None or begin >= ledger.end_pos:
+        # The reference decides, also about a ledger that is empty.
         return 0
     view, dispatched = file.view, begin
     shares: dict[tuple[bytes, int], QueueShare] = {}
     records: list[Record] = []
+    # Of one file: the reference steps over the blank record at its end.
     entries = entries_in(view, file.start, begin, min(file.end, raft_log.committed_pos))
     for pos, at, body_bytes in islice(entries, count_max):
+        # Every length below is checked before it is used: nothing but the CRC of the body protects it.
         if body_bytes < RECORD_V4.size:
             break
         total, magic, _, queue_id, _, number, physical, flags, _, _, _, store_ms, _, _, _, _, length = (
@@ -193,6 +208,7 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
         if properties_at > end or properties_at + _I16.unpack_from(view, properties_at - 2)[0] != end:
             break
         key = bytes(view[topic_at + 1 : properties_at - 2]), queue_id
+        # One look-up per queue and step, not per message.
         share = shares.get(key)
         if share is None:
             share = _share(store, key)
@@ -200,6 +216,7 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
                 break
             shares[key] = share
         topic, _, _, start, units = share
+        # Also an entry that is dispatched already: the reference recognizes it.
         if number != start + len(units):  # a gap, or a queue that restarts after its topic was deleted
             break
         properties = bytes(view[properties_at:end])
@@ -208,9 +225,11 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
         dispatched = PhysicalOffset(physical + total)
     if records:
         filled = [share for share in shares.values() if share[4]]
+        # Before the units are visible, so that the broker knows the topic when consumers are notified.
         if dispatch.on_foreign is not None:
             for topic, queue_id, *_ in filled:
                 dispatch.on_foreign(topic, queue_id)
+        # All at once: times never fall in a log, the last one may still be damaged.
         store.note_store_time(max(record[3] for record in records))
         store.dispatch_units(filled, records, dispatched)
     return len(records)

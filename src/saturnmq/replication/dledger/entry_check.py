@@ -28,9 +28,11 @@ _LINES_MAX: Final = 100
 def read_entry_message(body: EntryBody) -> Message:
     """The message of an entry. Raises MessageError if it must not enter queues and index."""
     message = decode_record(body.record)
+    # The record is intact but was stamped for another place: offsets in queues would point elsewhere.
     if message.physical_offset != body.physical_offset or message.store_bytes != len(body.record):
         raise MessageError(f"it says it lies at {message.physical_offset} with {message.store_bytes} bytes")
     check_fields(message)
+    # Parsed as a number by every member: an enormous one would stop dispatch.
     if message.topic in TIMED_TOPICS and len(message.properties.get(PropertyKey.DELAY, "")) > LEVEL_DIGITS_MAX:
         raise MessageError(f"its delay level has more than {LEVEL_DIGITS_MAX} digits")
     return message
@@ -58,6 +60,7 @@ class Quarantine:
     def add(self, body: EntryBody, reason: object) -> None:
         self.count += 1
         self.last = body.physical_offset
+        # A client may have appended thousands before the rule existed.
         if self.count <= _LINES_MAX:
             log.error(
                 "[BUG] entry quarantined, it is in no queue offset=%s bytes=%s reason=%s count=%s",

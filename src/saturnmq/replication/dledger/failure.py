@@ -55,6 +55,7 @@ def _read(path: Path, noted: LedgerCheckpoint) -> SyncMark | None:
             str(values["reason"]),
         )
     except (ValueError, KeyError, TypeError):
+        # Not known: the caller assumes that all that is there was acknowledged.
         return SyncMark(noted.end_index, None, "the marker cannot be read")
 
 
@@ -69,7 +70,9 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
     mark = _read(path, checkpoint.read())
     if mark is None:
         return
+    # Opening may find damage as well, which must not be forgotten.
     note_loss(files, checkpoint)
+    # The failed sync may have been one of the index.
     files.open(rewrite_index=True)
     try:
         noted, end = checkpoint.read(), files.end_index
@@ -79,6 +82,7 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
             checkpoint.write(replace(noted, incomplete=True))
         if end > mark.durable_index:
             last = files.entry(mark.durable_index)
+            # Nothing was synced: the ledger becomes empty where it began.
             files.cut(mark.durable_index + 1, last.end_pos if last is not None else files.begin_pos)
     finally:
         files.close()
@@ -89,6 +93,8 @@ def drop_unsynced(files: LedgerFiles, disk: Disk) -> None:
         end,
     )
     committed_index = min(noted.committed_index, mark.durable_index)
+    # So much may have been acknowledged, and the leader has it.
     checkpoint.write(LedgerCheckpoint(max(acknowledged, mark.durable_index), committed_index, incomplete))
+    # Last: everything before can be repeated.
     disk.unlink(path)
     disk.sync_folder(files.folder)

@@ -53,6 +53,7 @@ class JoinedFiles(MappedFiles):
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds the offset."""
+        # Two numberings of files: the ledger's continue where the old log ends.
         if offset >= self.divided and self.following is not None:
             return self.following.find(offset)
         return super().find(offset)
@@ -87,6 +88,7 @@ class RaftLog(CommitLog):
         """Whether this broker leads and has dispatched all earlier entries; otherwise puts are refused (DL-C03, DL-X23)."""
         return not self.refusal
 
+    # As a text: every refused put names the reason.
     @serving.setter
     def serving(self, serving: bool) -> None:
         self.refusal = "" if serving else NOT_LEADING
@@ -118,9 +120,11 @@ class RaftLog(CommitLog):
         """Close the old log for appends with a blank record up to the end of its last file (DL-U01, DL-X20). Returns its end."""
         last = self.files[-1]
         free_bytes = last.end - self.end
+        # As in `file_for`: fewer bytes than a filler has are left without one.
         if free_bytes >= END_BLANK_BYTES:
             at = self.end - last.start
             last.map[at : at + END_BLANK_BYTES] = SIZE_AND_MAGIC.pack(free_bytes, BLANK_MAGIC)
+        # Before the ledger begins: otherwise a crash could leave a gap between both.
         last.flush()
         self.end = self.committed = PhysicalOffset(last.end)
         return self.end
@@ -132,6 +136,7 @@ class RaftLog(CommitLog):
     @property
     def first_position(self) -> PhysicalOffset:
         """Offset of the first byte retained, in the old log as long as that has files (DL-B09)."""
+        # The last checkpoint is written after the ledger was closed.
         if self._closed_first >= 0:
             return self._closed_first
         if self.files or self.ledger is None:
@@ -142,6 +147,7 @@ class RaftLog(CommitLog):
         """Position of the entry whose body begins at this physical offset; any other offset is returned unchanged."""
         pos = PhysicalOffset(offset - ENTRY_HEADER_BYTES)
         view = self.ledger.view(pos) if self.ledger is not None and pos >= self.ledger.begin_pos else None
+        # Bytes of a body can look like anything: only a header that names its own position counts.
         if view is None or len(view) < HEADER.size or not _is_entry(read_header(view, 0), pos):
             return offset
         return pos
@@ -157,6 +163,7 @@ class RaftLog(CommitLog):
     def append(self, groups: Sequence[Group]) -> tuple[list[Extent], GroupAnswer]:
         """See `Log.append`: one entry each, one proposal for all (DL-A03, DL-B08)."""
         assert self.member is not None, "open() comes first"
+        # The position is known when the core has placed the entries; `stamp_message` sets it.
         bodies = [body for group in groups for body in encode_records(*group, _UNSTAMPED)[0]]
         answer = GroupAnswer(self.replication_seconds)
         response = self.member.offer(bodies, answer.arrived)
@@ -172,6 +179,7 @@ class RaftLog(CommitLog):
     async def stop_appends(self) -> None:
         """Leave the group. Raises StoreError, OSError."""
         self.serving = False
+        # Before the ledger is closed, which `member.stop` does.
         self._closed_first = self.first_position  # the last checkpoint needs it, and the ledger is closed before that
         if self.member is None:
             return
@@ -183,6 +191,7 @@ class RaftLog(CommitLog):
 
     def mark_failure(self, why: str) -> None:
         """Write the sync-failed marker, once: the next start needs the synced and the acknowledged index (DUR-06, DUR-07)."""
+        # The first failure has the indexes that count.
         if self.member is not None and self.member.node is not None and not self._marked:
             self._marked = True
             node = self.member.node
@@ -217,13 +226,16 @@ class RaftLog(CommitLog):
         else:
             loop = asyncio.get_running_loop()
             waiter = Waiter(position, loop.time() + timeout_ms / 1000, callback)
+            # A timer per waiter: these waits are few, and end together when the leadership is lost.
             waiter.timer = loop.call_at(waiter.deadline, waiter.complete, PutStatus.FLUSH_DISK_TIMEOUT)
             self._waiting.append(waiter)
 
     def advance(self, end: PhysicalOffset) -> None:
         """Everything before end is committed: notify the listener and the waiters."""
+        # Recovery may have advanced it further.
         self.committed_pos = max(self.committed_pos, end)
         if self._on_confirmed is not None:
+            # Before the waiters: their messages are visible when they are answered.
             self._on_confirmed(end)
         while self._waiting and self._waiting[0].end <= end:
             self._waiting.popleft().complete(PutStatus.PUT_OK)
@@ -256,18 +268,21 @@ class RaftLog(CommitLog):
 
     def expendable(self, safe: PhysicalOffset) -> int:
         """Number of the old log's files that may be deleted, even the last one (DL-U03)."""
+        # The last one too: nothing is appended to the old log.
         return sum(file.end <= safe for file in self.files)
 
     async def truncate_front(self, reason: str) -> None:
         """Delete the oldest file of the old log."""
         await super().truncate_front(reason)
         if not self.files and self.on_old_log_deleted is not None:
+            # From now on the ledger's retention may delete its files.
             log.info("old commit log deleted divided=%s", self.divided)
             self.on_old_log_deleted()
 
     def expire(self, used_percent: int) -> None:
         """Have the Raft member delete expired files of the ledger at any hour (DEL-08, DL-S09)."""
         if self.member is not None:
+            # Any hour of deleteWhen, so that the policy lets expired files go now.
             hour = min(self.member.retention.delete_hours, default=4)
             self.member.clean(used_percent / 100, time.time(), hour)
 

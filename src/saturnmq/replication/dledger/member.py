@@ -74,6 +74,7 @@ class GroupMember(Listener):
         self._net = net
         self._tls = tls
         self._disk = Disk()
+        # Entries are written to the ledger's files directly; the pool has no use.
         self._settings = dataclasses.replace(settings, transient_pool_enable=False)
         self.log = RaftLog(settings.commit_log_dirs, settings.commit_log_bytes, self._disk)
         self.store = MessageStore(
@@ -81,6 +82,7 @@ class GroupMember(Listener):
         )
         self.dispatch = GroupDispatch(self.log, self.store)
         self.store.replay_from = self.dispatch.replay_from
+        # Instead of the store's own listener: dispatch follows the commits of the group.
         self.log.listen(self.dispatch.confirmed, self.store.stop_writing)
         self.log.on_old_log_deleted = self.retention_changed
 
@@ -118,6 +120,7 @@ class GroupMember(Listener):
         """Retention of the ledger: nothing is deleted while the old log has files, so that offsets have no gap (DL-U03)."""
         settings = self._settings
         hours = tuple(sorted(delete_hours(settings.delete_when)))
+        # The old log's offsets precede the ledger's: deleting the ledger first would leave a gap.
         if self.log.files:
             return RetentionSettings(hours, _KEPT_HOURS, force_enabled=False)
         return RetentionSettings(
@@ -222,10 +225,12 @@ class GroupMember(Listener):
     def role_changed(self, role: Role, term: int, leader_id: str | None) -> None:
         """Listener callback. Stop serving and drop pending puts: their entries are committed or removed by the next leader."""
         self.stop_serving()
+        # The next leader may replace these entries; their queue offsets are given again.
         self.store.discard_unconfirmed()
         self.log.fail_waiters()
         node = self._opened().node
         if node is not None and node.failed is not None:
+            # The marker first: the store's own stop must not come without it.
             why = f"the ledger failed: {node.failed}"
             self.log.mark_failure(why)
             self.store.stop_writing(StoreError(why))
@@ -247,9 +252,11 @@ class GroupMember(Listener):
     def begin_serving(self) -> None:
         """Accept puts; queue offsets continue after the committed ones (DL-C03)."""
         store, files = self.store, self._opened().files
+        # What the former leadership left: numbers go on after what is committed.
         store.discard_unconfirmed()
         last = files.entry(files.end_index)
         if last is not None:
+            # A quarantined last entry has no time; the clock is used then.
             with contextlib.suppress(MessageError):
                 store.note_store_time(decode_record(last.body).store_timestamp_ms)
         self.log.end = PhysicalOffset(files.end_pos)
@@ -277,14 +284,17 @@ class GroupMember(Listener):
             log.warning("append of a client refused reason=%s", problem)
             reply(Code.UNEXPECTED_ARGUMENT)
             return
+        # Not before all earlier entries are dispatched: queue offsets would be given twice (DL-X23).
         if not self.serving:
             reply(Code.LEADER_NOT_READY)
             return
         result = self.store.put(message)
+        # The entry was just appended, so it is the last one.
         index, pos = node.end_index, result.physical_offset - ENTRY_HEADER_BYTES
 
         def confirmed(status: PutStatus, reason: str) -> None:
             codes = {PutStatus.PUT_OK: Code.SUCCESS, PutStatus.OS_PAGE_CACHE_BUSY: Code.WAIT_QUORUM_ACK_TIMEOUT}
+            # A put that failed otherwise may still be committed by the next leader.
             reply(codes.get(status, Code.TERM_CHANGED), index, pos)
 
         if result.status is PutStatus.PUT_OK:

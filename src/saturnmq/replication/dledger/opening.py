@@ -56,10 +56,12 @@ def open_store(
     """
     settings = store.settings
     folders = raft.data_folders or (raft.folder(settings.root) / "data",)
+    # Decides whether this is the first start with DLedger.
     begun = any(numbered_files(folder) for folder in folders)
     has_old = any(numbered_files(folder) for folder in settings.commit_log_dirs)
     clean = not settings.abort_path.exists()
     if has_old and not begun:
+        # The old log is recovered by its own rules before it is sealed.
         opening.open_store(store, rebuild)  # first start with DLedger: recover the old log as without it
         divided = raft_log.seal()
         log.info("ledger begins after the old commit log divided=%s", divided)
@@ -71,6 +73,7 @@ def open_store(
     raft_log.load()
     _attach(store, raft_log, raft, make_member, raft_log.files[-1].end if has_old else 0)
     if clean:
+        # As for a plain store: from here on an interrupted start counts as a crash. After a crash the file is there.
         store.disk.make_folder(settings.abort_path.parent)
         store.disk.write_file(settings.abort_path, b"")
         store.disk.sync_folder(settings.abort_path.parent)
@@ -88,6 +91,7 @@ def _attach(
     """Load the ledger, which begins where the old log ends (DL-U01, DL-U02)."""
     settings = store.settings
     drop_unsynced(
+        # A second object: the cut after a failed sync must be over before the member loads the ledger.
         LedgerFiles(
             raft.folder(settings.root),
             file_bytes=settings.commit_log_bytes,
@@ -102,12 +106,14 @@ def _attach(
     member = make_member(divided)
     member.open()
     files, node = member.files, member.node
+    # The broker ran without DLedger in between: the same offsets would exist twice.
     if files.data.files and files.data.files[0].start < divided:
         raise CorruptRecord(
             f"the ledger begins at {files.data.files[0].start}, but {store.settings.commit_log_dirs[0]} reaches to {divided}: "
             "a broker without enableDLegerCommitLog has written there since; move the files behind the ledger's begin away"
         )
     assert node is not None
+    # Only what is known to be committed is read; the leader will report the rest.
     committed = files.entry(node.committed) if node.committed >= 0 else None
     quarantined, skipped = Quarantine(), SkipLog()  # of the index when it lags or is rebuilt, which reads the log again
     store.log_piece = None  # entries have headers
@@ -116,6 +122,7 @@ def _attach(
     )
     raft_log.attach(
         files,
+        # 0 without an old log: all offsets are the ledger's.
         PhysicalOffset(divided if raft_log.files else 0),
         PhysicalOffset(committed.end_pos if committed else files.begin_pos),
     )
@@ -128,6 +135,7 @@ def _recover(
     problems = store.queues.load(linear=note is None and not clean, use_list=True)
     index_from = opening.load_index(store, clean=clean)
     dispatch_from = start
+    # Retention has deleted entries that were never dispatched here.
     dispatch.gap = note is not None and note.dispatched < start
     if note is not None:
         dispatch_from = note.dispatched
@@ -139,11 +147,13 @@ def _recover(
     dispatch_from = start if rebuilt else max(min(dispatch_from, end), start)
     lags_from = None
     if index_from is not None:
+        # The index names the record, and reading begins at the header of its entry.
         index_from = max(raft_log.entry_pos(index_from), start)
         if not rebuilt and dispatch_from - index_from > opening.INDEX_BYTES:
             lags_from = index_from
         dispatch_from = min(dispatch_from, index_from) if lags_from is None else dispatch_from
     if not clean and note is not None and not rebuilt:
+        # As for a plain store, see `QueueTable.drop_unlisted`.
         store.queues.drop_unlisted()
     try:
         _dispatch(store, raft_log, dispatch, dispatch_from, lags_from, rebuilt=rebuilt, progress=rebuild)
@@ -183,6 +193,7 @@ def _dispatch(
             index.clear()
     else:
         for loaded_queue in store.queues.by_key.values():
+            # Units beyond the committed end: another leader may have replaced their entries.
             loaded_queue.truncate(begin)
             loaded_queue.trim_extension()
         if index is not None:
@@ -198,6 +209,8 @@ def _dispatch(
     check_crc = store.settings.check_crc_on_recover
     for written, (message, body) in enumerate(_messages(raft_log, begin, dispatch.quarantine, check_crc=check_crc), 1):
         queue = queue_for(store.queues, message)
+        # A gap in the old log, or in queues that were not rebuilt: they are rebuilt once. In the ledger it is quarantined
+        # below.
         if queue is not None and 0 < queue.max_offset < message.queue_offset and (body is None or not rebuilt):
             raise _Gap(
                 f"queue {message.topic}/{message.queue_id} ends at {queue.max_offset}, the record at "
@@ -205,6 +218,7 @@ def _dispatch(
             )
         if body is not None:
             try:
+                # The same rule as while running, so that all members skip the same entries.
                 check_place(queue, message)
             except MessageError as error:
                 dispatch.quarantine.add(body, error)
@@ -213,6 +227,7 @@ def _dispatch(
         store.dispatch(queue, message)
         if queue is None and body is not None:
             dispatch.note_change(message)
+        # Bounded memory while a large log is dispatched.
         if written % _UNITS_KEPT == 0:
             todo = store.queues.round(1)
             todo.write(store.disk, store.queues.list_file)
@@ -233,6 +248,7 @@ def _messages(
         scan = Scan(begin)
         for message in good_records(raft_log, begin, scan, check_crc=check_crc):
             if message.physical_offset >= raft_log.divided:
+                # The old log's records only; from `divided` on the ledger is read entry by entry.
                 break
             yield message, None
         if scan.end < raft_log.divided:
@@ -264,9 +280,11 @@ def _dispatched_messages(
                 if body is not None and message.sys_flag & TRANSACTION_MASK not in NOT_IN_QUEUE:
                     unit_offset = store.physical_offset(message.topic, message.queue_id, message.queue_offset)
                     if unit_offset != message.physical_offset:
+                        # Without properties it gets no keys in the index.
                         message.properties_raw = b""
                 yield message
         except CorruptRecord as error:
+            # Go on after the damage: an index with gaps is better than none.
             damaged, at = at, raft_log.next_file_start(at)
             skipped.skip(damaged, at, error)
         else:
@@ -279,11 +297,13 @@ def _settle(store: MessageStore, start: PhysicalOffset) -> None:
     todo.write(store.disk, store.queues.list_file)
     todo.finish()
     if store.index is not None and store.index_queue is not None:
+        # Before the snapshot, so that the checkpoint covers it.
         store.index_queue.put_all()
         snapshot = store.index.begin_flush(store.index_queue.covered(store.dispatched))
         if snapshot is not None:
             snapshot.run()
             store.index.end_flush(snapshot)
     store.begin_maintenance([start])
+    # Last, when everything it states is durable.
     store.write_note()
     store.disk.unlink(store.settings.root / opening.FAILURE_NAME)

@@ -65,6 +65,7 @@ class SlaveAcks:
         if not self._waiting:
             return
         now = asyncio.get_running_loop().time()
+        # Waiters are in the order of their positions, so the first that is not covered ends the loop.
         while self._waiting and self._waiting[0].end <= offset:
             waiter = self._waiting.popleft()
             self.seconds.observe(now - waiter.deadline + self._timeout_s)
@@ -81,6 +82,7 @@ class SlaveAcks:
         Positions must not decrease from call to call.
         """
         acknowledged = self.highest
+        # HaSlaveFallbehindMax: a slave this far behind would only make the send time out.
         if not self._offsets or position - acknowledged >= self._fall_behind_max:
             callback(PutStatus.SLAVE_NOT_AVAILABLE, "")
             return
@@ -89,8 +91,10 @@ class SlaveAcks:
             return
         waiter = Waiter(position, asyncio.get_running_loop().time() + self._timeout_s, callback)
         self._waiting.append(waiter)
+        # One timer for all waits: it is set again for the next deadline when it fires.
         if self._timer is None:
             self._set_timer(waiter)
+        # Send at once instead of at the next poll: a send waits for it.
         self.on_wait()
 
     def send_now(self) -> None:

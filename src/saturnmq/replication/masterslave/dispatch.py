@@ -60,6 +60,7 @@ class SlaveDispatch:
     @property
     def stored(self) -> PhysicalOffset:
         """The offset to report: with SYNC_FLUSH only what is durable (DUR-12)."""
+        # Recovery may have confirmed more than is a whole record.
         return self.log.end if self.store.confirms_at_once else min(self.log.confirmed_end, self.log.end)
 
     def begin_at(self, offset: PhysicalOffset) -> None:
@@ -73,6 +74,7 @@ class SlaveDispatch:
         Raises OSError.
         """
         self.log.discard_rest()
+        # The begin came from one frame of a connection that has ended: the next one may begin elsewhere.
         if not self.log.has_record:
             self.begin_at(PhysicalOffset(0))
 
@@ -80,10 +82,12 @@ class SlaveDispatch:
         """Dispatch what is received completely, for STEP_SECONDS. Raises StoreError, MessageError for what is no record."""
         until = time.monotonic() + STEP_SECONDS
         while not self._blocked:
+            # The clock is looked at once per 16 records.
             for _ in range(_RECORDS_PER_LOOK):
                 message = self.log.take()
                 if message is None:
                     if self._pending:
+                        # Otherwise what is left would wait for the periodic flush.
                         self.log.start_flush()
                     return DispatchStep.FINISHED
                 self._add(message)
@@ -95,12 +99,15 @@ class SlaveDispatch:
     @property
     def _blocked(self) -> bool:
         index = self.store.index_queue
+        # The disk rejects the index: receive no more until it takes entries again.
         return self._pending_bytes > _PENDING_BYTES_MAX or (index is not None and bool(index.refusal))
 
     def _add(self, message: Message) -> None:
+        # In order: after the first that waits, all wait.
         if self.store.confirms_at_once and not self._pending:
             self._dispatch(message)
             return
+        # Memory: up to 8 MiB of records wait, and only their properties are needed.
         message.body = b""  # it is in the log
         self._pending.append(message)
         self._pending_bytes += _MESSAGE_BYTES + len(message.properties_raw)
@@ -123,6 +130,7 @@ class SlaveDispatch:
             failure = StoreError(
                 f"the record at offset {message.physical_offset} cannot be dispatched: {error}", hint=_HINT
             )
+            # The log of the master cannot be changed here: going on would leave a gap.
             store.stop_writing(failure)
             raise failure from error
         store.dispatch(queue, message)

@@ -105,11 +105,13 @@ class _Channel:
     def feed(self, data: bytes) -> bytes:
         """Take received bytes; returns those of the stream. Raises RemoteProtocolError."""
         if self._tls is not None:
+            # Decrypted first: the opening is plain, everything after it may be encrypted.
             data = self._decrypt(self._tls, data)
         while data and not self.established:
             if self._state is _State.OPENING:
                 data = self._hold_opening(data)
             else:
+                # One frame at a time: what follows the introduction belongs to the stream.
                 commands, data = self._decoder.feed(data, 1), self._decoder.undecoded
                 if commands:
                     self._introduction(commands[0])
@@ -121,6 +123,7 @@ class _Channel:
         except OSError as error:
             raise RemoteProtocolError(f"TLS failed: {error}") from error
         finally:
+            # Also after an error: TLS has an alert for the peer.
             self._send_encrypted()
 
     def _send_encrypted(self) -> None:
@@ -169,11 +172,13 @@ class MasterChannel(_Channel):
             return opening + following
         wants = opening[-1]
         refusal, problem, tls = self._judge(wants)
+        # Bytes behind an opening were not protected by the TLS that it asks for.
         if refusal is None and following:
             refusal, problem = Refusal.UNKNOWN_OPENING, "bytes behind the opening"  # sent before it was answered
         if refusal is not None:
             self._send(MAGIC + bytes([refusal]))
             raise RemoteProtocolError(problem)
+        # Repeated before TLS starts: the slave waits for it.
         self._send(opening)
         self._tls = tls
         self._state = _State.INTRODUCTION if wants & SECRET else _State.STREAM
@@ -198,6 +203,7 @@ class MasterChannel(_Channel):
             return Refusal.NO_TLS if wants & TLS else Refusal.TLS_NEEDED, problem, None
         if wants & SECRET and self._terms.secret is None:
             return Refusal.NO_SECRET, "the slave introduces itself, but haClusterSecret is not set here", None
+        # HaAllowedAddresses: such a slave, a Java one for instance, needs no proof.
         if not wants & SECRET and not self._trusted:
             return (
                 Refusal.SECRET_NEEDED,
@@ -214,10 +220,12 @@ class MasterChannel(_Channel):
         code, remark = ResponseCode.NO_PERMISSION, "the request is not signed with the master's haClusterSecret"
         if verdict is Verdict.AUTHENTIC:
             code, remark = ResponseCode.SUCCESS, ""
+        # The first request does not know this process's name and is refused with it.
         elif verdict is Verdict.STALE:
             remark = "the request is for another process or was used before"
         reply = command.reply(code, remark or None)
         secret.sign_response(command, reply)
+        # The refusal too: it carries the name for the second try.
         self.write(encode_frame(reply))
         if verdict is Verdict.AUTHENTIC:
             self._state = _State.STREAM
@@ -255,6 +263,7 @@ class SlaveChannel(_Channel):
             self._send(MAGIC + bytes([self._wants]))
 
     def _opening(self, opening: bytes, following: bytes) -> bytes:
+        # A master does not send before it has the next bytes of this slave.
         if opening != MAGIC + bytes([self._wants]) or following:
             is_refusal = opening.startswith(MAGIC) and opening[-1] in REFUSALS
             text = REFUSALS[Refusal(opening[-1])] if is_refusal else f"{opening!r} is no answer to an opening"
@@ -279,6 +288,7 @@ class SlaveChannel(_Channel):
     def _introduction(self, command: Command) -> None:
         secret = self._secret
         assert secret is not None, "an introduction was sent"
+        # Checked before the code: a refusal must be authentic, too.
         if not secret.check_response(self._address, self._request, command):
             raise RemoteProtocolError(f"the master has another haClusterSecret: {command.remark!r:.200}")
         if command.code == ResponseCode.SUCCESS:

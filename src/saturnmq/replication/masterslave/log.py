@@ -29,6 +29,7 @@ class SlaveLog(CommitLog):
     @property
     def has_record(self) -> bool:
         """Whether the log has a whole record, or is empty from its beginning."""
+        # Without a record the log may still be begun elsewhere.
         return not self.end or not self.files or self.end > self.files[0].start
 
     def set_end(self, end: PhysicalOffset) -> int:
@@ -48,11 +49,13 @@ class SlaveLog(CommitLog):
 
     def receive(self, data: bytes) -> None:
         """Append bytes of one file at `received`. Raises DiskFull, StoreError."""
+        # The file exists if a record reaches into it, or `_next` made it.
         file = self._files.find(self.received)
         if file is None:  # frames never span files, so `received` is at the start of one
             file = self._next(self.received)
         self._current = file
         at = self.received - file.start
+        # Behind `end`: readers do not see these bytes before `take` has checked them.
         file.map[at : at + len(data)] = data
         self.received = PhysicalOffset(self.received + len(data))
 
@@ -64,6 +67,7 @@ class SlaveLog(CommitLog):
         """Where the record begins that holds an offset. Reads the headers of its file: not for the event loop."""
         file = self.file_at(offset)
         at = PhysicalOffset(file.start if file is not None else offset)
+        # A filler or an unwritten part ends the walk.
         while (
             (record := self.record_at(at)) is not None and record.magic == MESSAGE_MAGIC and at + record.size <= offset
         ):
@@ -83,16 +87,19 @@ class SlaveLog(CommitLog):
             at = end - file.start
             size, magic = SIZE_AND_MAGIC.unpack_from(file.map, at)
             if magic == BLANK_MAGIC and size == file.end - end:
+                # A filler is followed by zeros up to the file's end, which the master sends, too.
                 if received < file.end:  # the rest of the filler is still to come
                     return None
                 self.end = self.committed = PhysicalOffset(file.end)
                 continue
+            # A record leaves space for the filler, by the rule of the master.
             if magic != MESSAGE_MAGIC or not RECORD_FIXED_BYTES <= size <= file.end - END_BLANK_BYTES - end:
                 raise CorruptRecord(
                     f"the master sent no record at offset {end}: size {size}, magic 0x{magic & 0xFFFFFFFF:08X}"
                 )
             if received - end < size:
                 return None
+            # Before it becomes visible and before it is acknowledged.
             message = decode_record(file.view[at : at + size], check_crc=True)
             if message.physical_offset != end:
                 raise CorruptRecord(
@@ -100,6 +107,7 @@ class SlaveLog(CommitLog):
                 )
             check_fields(message)
             if self._add_sum is not None:
+                # The master's record as received: later damage is distinguished from a torn write by it.
                 self._add_sum((end, size, crc32(file.view[at : at + size])))
             self.end = self.committed = PhysicalOffset(end + size)
             return message

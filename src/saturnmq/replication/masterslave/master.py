@@ -78,6 +78,7 @@ class SlaveConnection(asyncio.Protocol):
             self.close(problem)
             return
         self._channel = MasterChannel(self._transport.write, self._master.terms, trusted=self.trusted)
+        # Above it `pause_writing` is called: a slow slave must not fill this process's memory.
         self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,6 +96,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         channel = self._channel
+        # A connection in its pause before the close is ignored.
         if channel is None or self._transport is None or self._closing is not None:
             return
         self.heard_at = self._loop.time()
@@ -111,11 +113,13 @@ class SlaveConnection(asyncio.Protocol):
         try:
             reported = self.stream.received(data, self._master.extent)
         except RemoteProtocolError as error:
+            # Only the first report decides where the stream begins, so only it can be helped by a new setup.
             hint = " To set the slave up again, stop it and remove its store" if first else ""
             self.close(f"{error.message}.{hint}" if hint else error.message)
             return
         if not reported:
             return
+        # Counted after its report: a stranger that connects takes no place.
         if first:
             if self._master.slaves > SLAVES_MAX:
                 self.close(f"{SLAVES_MAX} slaves are connected")
@@ -139,6 +143,7 @@ class SlaveConnection(asyncio.Protocol):
             return
         self._master.rejections.note("ha", self.peer, reason)
         self._master.refused(self)
+        # It may send on: nothing of it is read any more.
         self._transport.pause_reading()
         self._closing = self._loop.call_later(self._master.pause_seconds, self.abort)
 
@@ -170,6 +175,7 @@ class SlaveConnection(asyncio.Protocol):
             return
         if remaining_bytes <= 0 and not self._scheduled:
             self._scheduled = True
+            # After a step the other connections and requests have their turn.
             self._loop.call_soon(self.send)
 
     def _send_frame(self, channel: MasterChannel) -> int:
@@ -182,10 +188,12 @@ class SlaveConnection(asyncio.Protocol):
         if not size:
             return 0
         file = master.log.file_at(offset)
+        # Reading the mapping would make the whole event loop wait for the disk.
         if file is not None and self._is_cold(file, offset, size, extent.end):
             self._read(file, offset - file.start)
             return 0
         data = master.log.view(offset, size)
+        # Deleted by retention, or never there: the slave needs a new copy.
         if data is None:
             self.close(
                 f"the slave needs the log from offset {offset} on, this master has it from {extent.first} to {extent.end}"
@@ -197,6 +205,7 @@ class SlaveConnection(asyncio.Protocol):
         return size
 
     def _is_cold(self, file: MappedFile, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> bool:
+        # The end of the log has just been written and is in the page cache.
         if offset >= end - RECENT_BYTES or offset + size <= self._warm_until:
             return False
         return not file.is_cached(offset - file.start, size)
@@ -210,6 +219,7 @@ class SlaveConnection(asyncio.Protocol):
             self._reading = False
             if reading.cancelled() or reading.exception() is not None:
                 log.debug("read of old records failed peer=%s offset=%s", self.peer, file.start + at)
+            # Set also after an error: the send then reads, and reports it.
             self._warm_until = file.start + at + size
             self.send()
 
@@ -220,6 +230,7 @@ class SlaveConnection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Send new records or a heartbeat if due; close a connection that has been silent for too long."""
         settings = self._master.settings
+        # A slave reports every few seconds even if nothing arrives (HA-05).
         if (now - self.heard_at) * 1000 > settings.housekeeping_ms:
             self.close(f"no report for {settings.housekeeping_ms} ms")
             return
@@ -232,6 +243,7 @@ class SlaveConnection(asyncio.Protocol):
         if not self._scheduled:
             self.send()
         if (now - self.wrote_at) * 1000 > settings.heartbeat_ms:
+            # Before the write: after a failure it is not tried at once again.
             self.wrote_at = now
             try:
                 channel.write(encode_heartbeat(self.stream.position))
@@ -263,6 +275,7 @@ class HaMaster:
         self._disk = disk
         self._allowed = settings.allowed(protected=protected)
         holder = ContextHolder(tls if tls is not None and settings.tls_enable else TlsSettings(mode="disabled"))
+        # Responses are always signed: both ends prove the secret.
         self.terms = Terms(holder, ClusterSecret.of(settings.cluster_secret, required=True))
         self._connections: dict[SlaveConnection, None] = {}
         self._refused: set[SlaveConnection] = set()  # closed after a pause
@@ -296,6 +309,7 @@ class HaMaster:
     async def drain(self) -> None:
         """Wait until all connected slaves have everything, at most DRAIN_SECONDS: an orderly stop leaves nothing behind."""
         for _ in range(round(DRAIN_SECONDS / POLL_SECONDS)):
+            # Of all slaves: the slowest decides.
             if not self.acks.slaves or self.acks.lowest >= self._visible_end():
                 return
             await asyncio.sleep(POLL_SECONDS)
@@ -307,6 +321,7 @@ class HaMaster:
             self._server = None
         await cancel(self._task)
         self._task = None
+        # A copy: `abort` changes both.
         for connection in [*self._connections, *self._refused]:
             connection.abort()
         self.acks.stop()
@@ -343,10 +358,12 @@ class HaMaster:
         if len(same) >= WAITING_PER_HOST:
             oldest = same[0]
         elif len(waiting) >= WAITING_MAX:
+            # Strangers first.
             oldest = next((each for each in waiting if not each.trusted), waiting[0])
         if oldest is not None:
             self.rejections.note("ha", oldest.peer, "no report, and others wait")
             oldest.abort()
+            # At once, not when the transport reports it: the next connection counts again.
             self._forget(oldest)
 
     def lost(self, connection: SlaveConnection, reason: str) -> None:

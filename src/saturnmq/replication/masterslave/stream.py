@@ -72,9 +72,11 @@ class SlavePosition:
         self._partial_report = data[whole:]
         if not whole:
             return False
+        # Reports are absolute, so the last one covers all before it.
         offset = PhysicalOffset(REPORT.unpack_from(data, whole - REPORT.size)[0])
         if self.position is None:
             self.position = self._start(offset, extent)
+        # More than was sent cannot have been stored: SYNC_MASTER would acknowledge sends wrongly.
         elif not 0 <= offset <= self.position:
             raise RemoteProtocolError(f"the slave reports offset {offset}, it was sent the log up to {self.position}")
         self.acknowledged = max(self.acknowledged, offset)
@@ -84,7 +86,9 @@ class SlavePosition:
         """Where to send from after the first report."""
         first, end, file_bytes = extent
         if offset == 0:
+            # As in Apache: a new slave gets the last file only, unless from_oldest is set.
             return PhysicalOffset(max(first, 0)) if self._from_oldest else PhysicalOffset(end - end % file_bytes)
+        # Going on would make the slave's extra records look acknowledged.
         if offset > end:
             raise RemoteProtocolError(
                 f"the slave has the log up to offset {offset}, this master only up to {end}: it has records that this master lost"
@@ -100,6 +104,7 @@ class SlavePosition:
         position = self.position
         if position is None:
             return PhysicalOffset(0), 0
+        # A frame never crosses the end of a file: a slave writes it into one.
         file_end = position - position % extent.file_bytes + extent.file_bytes
         return position, max(min(bytes_max, DATA_BYTES_MAX, file_end - position, extent.end - position), 0)
 
@@ -125,6 +130,7 @@ class TransferDecoder:
         try:
             while len(held) - at >= HEADER.size:
                 offset, size = HEADER.unpack_from(held, at)
+                # Checked before any memory is used for it.
                 if offset < 0 or not 0 <= size <= DATA_BYTES_MAX:
                     raise RemoteProtocolError(
                         f"frame with offset {offset} and {size} bytes; at most {DATA_BYTES_MAX} bytes are allowed"
@@ -132,10 +138,12 @@ class TransferDecoder:
                 end = at + HEADER.size + size
                 if end > len(held):
                     break
+                # A copy: the buffer is cut below.
                 frame = Frame(offset, bytes(memoryview(held)[at + HEADER.size : end]))
                 at = end
                 yield frame
         finally:
+            # Also if the consumer of this generator stops early.
             del held[:at]
 
 
@@ -147,8 +155,10 @@ def check_frame(frame: Frame, end: int, file_bytes: int) -> None:
     offset, size = frame.offset, len(frame.data)
     if offset > OFFSET_MAX:
         raise RemoteProtocolError(f"the master sends offset {offset}, at most {OFFSET_MAX} is possible")
+    # A gap or a repetition: the log would not be the master's.
     if end and offset != end:
         raise RemoteProtocolError(f"the master sends offset {offset}, this log ends at {end}")
+    # An empty log takes the begin from the frame, which must be that of a file.
     if not end and offset % file_bytes:
         if size:
             raise RemoteProtocolError(f"the master's log begins at {offset}, no multiple of {_key(file_bytes)}")

@@ -40,9 +40,11 @@ class TailCheck:
         self._end = log.end
         self.diverged: Diverged | None = None
         # An offset of 0 is the report of an empty slave.
+        # Its offset 0 would mean an empty slave to the master.
         first = max(log.first_position, 1)
         begin = max(first, log.end - compared_bytes)
         file = log.file_at(PhysicalOffset(log.end - 1)) if log.end else None
+        # In the last file only: the master may have deleted earlier ones.
         if file is not None and compared_bytes <= COMPARED_BYTES:
             begin = max(begin, file.start)
         self.first = self.at = PhysicalOffset(begin if log.end else log.end)
@@ -55,6 +57,7 @@ class TailCheck:
 
     def received(self, data: bytes) -> bytes:
         """Compare the next bytes; returns those that follow this log. Raises Diverged."""
+        # Compared completely: from here on everything is new.
         if self.is_complete:
             return data
         if not data:  # a heartbeat: there is nothing to send
@@ -65,6 +68,7 @@ class TailCheck:
             self.at = PhysicalOffset(self.at + size)
             return data[size:]
         low, high = 0, size  # the first `low` bytes are equal, the first `high` ones are not
+        # By halving: the data is compared in few steps even for megabytes.
         while local_bytes is not None and high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if local_bytes[low:middle] == data[low:middle] else (low, middle)
@@ -77,4 +81,5 @@ class TailCheck:
 
     def is_certain(self, at: PhysicalOffset) -> bool:
         """Whether so many bytes before a difference are equal that the logs are the same up to it."""
+        # The whole log was compared, or enough before the difference.
         return self._whole or at - self.first >= EQUAL_BYTES_MIN

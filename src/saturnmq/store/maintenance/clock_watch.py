@@ -37,14 +37,17 @@ class ClockWatch:
         """
         if self._last is None:
             ahead = wall_ms - newest_ms if newest_ms >= 0 else 0
+            # A broker that was off for as long as it keeps messages looks like a clock that is wrong: pause once.
             if ahead > max(self._reserved_ms, JUMP_MS):
                 self._pause(running_ms, ahead)
         else:
+            # The difference of both clocks since the last call: what was set, not what has passed.
             step = wall_ms - self._last[0] - (running_ms - self._last[1])
             if abs(step) > JUMP_MS:
                 self._ahead_ms = max(self._ahead_ms + step, 0)
                 if step > 0:
                     self._pause(running_ms, self._ahead_ms)
+                # The clock is back where it was: what it says can be used again.
                 elif self._ahead_ms <= JUMP_MS and running_ms < self._trusted_from_ms:
                     self._trusted_from_ms = running_ms
                     log.warning("clock set back, retention by age resumed step_ms=%s", step)

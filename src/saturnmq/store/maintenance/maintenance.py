@@ -80,6 +80,7 @@ class Maintenance:
         return self._task is not None
 
     def start(self) -> None:
+        # Now that there is a loop, in steps.
         self._store.put_in_index()  # what recovery has left
         self._task = supervised(self._run(), "store maintenance", self._failed)
         self._scrub_task = supervised(self.scrub.run(self._sleep), "log scrub")
@@ -88,6 +89,7 @@ class Maintenance:
         """Stop the tasks after their current step: nothing is left running in a thread that is not awaited."""
         self._stopping.set()
         if self._task is not None and self._scrub_task is not None:
+            # Not cancelled: a cancelled await would leave its thread running on files that are closed next.
             await asyncio.gather(self._task, self._scrub_task, return_exceptions=True)
             self._task = self._scrub_task = None
 
@@ -104,21 +106,25 @@ class Maintenance:
     async def _run(self) -> None:
         settings, commit_log = self._store.settings, self._store.log
         loop = asyncio.get_running_loop()
+        # With the transient pool the shorter of both intervals counts.
         tick_s = min(settings.flush_interval_ms, settings.commit_interval_ms if commit_log.pooled else 2**31) / 1000
         now = loop.time()
         last_flush = last_log = last_queue = last_note = last_check = last_look = now
         checked = False
+        # The first run of Apache RocketMQ is a minute after the start, too.
         next_clean = now + min(_CLEAN_FIRST_S, settings.clean_interval_ms / 1000)
         while not await self._sleep(tick_s):
             now = loop.time()
             if now - last_look >= _LOOK_S:
                 last_look = now
                 self._look_for_cut_files()
+            # Every round: bytes in the pool cannot be read before.
             self._store.commit()
             if (now - last_flush) * 1000 >= settings.flush_interval_ms:
                 last_flush = now
                 thorough = (now - last_log) * 1000 >= settings.flush_thorough_ms
                 if thorough or commit_log.flush_due(settings.flush_least_pages):
+                    # Not awaited: the loop goes on while the disk works.
                     commit_log.start_flush()
                     last_log = now
             await self._prepare_file()
@@ -128,6 +134,7 @@ class Maintenance:
             elif (now - last_queue) * 1000 >= settings.flush_queue_interval_ms:
                 last_queue = now
                 await self._guarded(settings.flush_queue_least_pages * PAGE_BYTES)
+            # Once after the start, and while messages are rejected: they must be accepted soon after space returns.
             if (self._store.refusal or not checked) and now - last_check >= _RECHECK_S:
                 last_check, checked = now, True
                 self._store.recheck(await self._store.disk.in_thread(self._store.disk_usage))
@@ -138,6 +145,7 @@ class Maintenance:
     async def _sleep(self, seconds: float) -> bool:
         """Wait for the next round; True if the task is to stop."""
         with contextlib.suppress(TimeoutError):
+            # Ends at once when the store stops.
             await asyncio.wait_for(self._stopping.wait(), seconds)
         return self._stopping.is_set()
 
@@ -163,12 +171,14 @@ class Maintenance:
             except StoreError as error:
                 self._next_file = asyncio.get_running_loop().time() + _PAUSE_MAX_S
                 log.warning("preallocation of the next commit log file failed reason=%s", error)
+        # By log written, not by time: an idle store does nothing.
         end = store.log.end
         if end - self._released_end >= _FORGET_BYTES:
             self._released_end = end
             store.log.forget_pages(store.log.confirmed_end)
             if store.index is not None:
                 store.index.trim()
+        # Candidates for `verify_from` of the checkpoint, which must be the start of a record.
         if not self._boundaries or end - self._boundaries[-1] >= BOUNDARY_BYTES:
             self._boundaries.append(end)
 
@@ -178,6 +188,7 @@ class Maintenance:
         A full disk and missing descriptors are retried, any other failure is final.
         """
         store = self._store
+        # In the pause after descriptors ran out nothing is tried.
         if store.failure is not None or asyncio.get_running_loop().time() < self._resume:
             return
         try:
@@ -202,11 +213,13 @@ class Maintenance:
         self._pause_s = min(self._pause_s * 2 or _PAUSE_FIRST_S, _PAUSE_MAX_S)
         self._resume = asyncio.get_running_loop().time() + self._pause_s
         log.error("no descriptor for store files, write retried pause_ms=%d reason=%s", self._pause_s * 1000, error)
+        # Not at once: until then a crash only costs a longer start.
         if self._far_from_note():
             self._store.refusal = f"the store's files cannot be opened: {error}"
 
     async def _write_queues(self, least_bytes: int) -> None:
         store = self._store
+        # One writer at a time: `write_all` can be called from outside.
         async with self._writing:
             todo = store.queues.round(least_bytes)
             if not todo.queues:
@@ -214,6 +227,7 @@ class Maintenance:
             try:
                 await store.disk.in_thread(todo.write, store.disk, store.queues.list_file)
             except BaseException:
+                # Whatever the cause: units that were not written have to be written later.
                 store.queues.restore_dirty(todo)
                 raise
             todo.finish()
@@ -222,9 +236,11 @@ class Maintenance:
         """Make log, queues and index durable, then write the checkpoint. Raises OSError, StoreError."""
         store = self._store
         async with self._writing:
+            # Before the snapshot of the queues: they may only have more.
             dispatched, stored_ms = store.dispatched, store.last_store_ms
             todo = store.queues.round(0)
             try:
+                # The checkpoint must not call queues durable whose records are not.
                 if store.log.confirmed_end < dispatched:
                     await wait_confirmed(store.log, dispatched, FLUSH_TIMEOUT_MS)
                     if store.log.failure is not None:
@@ -240,6 +256,7 @@ class Maintenance:
             note = self.note(dispatched)
             await store.disk.in_thread(checkpoint.write, note)
             if store.log.sums is not None:
+                # After the checkpoint is durable: it now proves what these checksums did.
                 await store.disk.in_thread(store.log.sums.forget, note.log_synced)
 
     async def _flush_index(self, dispatched: PhysicalOffset) -> None:
@@ -248,10 +265,12 @@ class Maintenance:
         if index is None or waiting is None:
             return
         store.put_in_index()
+        # Only what is in the index counts, not what waits for it.
         flush = index.begin_flush(waiting.covered(dispatched))
         if flush is not None:
             try:
                 await store.disk.in_thread(flush.run)
+            # Nothing was synced: the same flush is tried again.
             except OutOfDescriptors:
                 index.retry_flush(flush)
                 raise
@@ -259,6 +278,7 @@ class Maintenance:
                 self._index_lost(index, waiting, flush, error)
             else:
                 index.end_flush(flush)
+        # By full files only, as in Apache RocketMQ.
         self._store.checkpoint.index_ms = max(self._store.checkpoint.index_ms, index.sealed_ms)
 
     def _index_lost(self, index: MessageIndex, waiting: IndexQueue, flush: IndexFlush, error: OSError) -> None:
@@ -272,12 +292,14 @@ class Maintenance:
                 f"sync of the index files in {index.folder} failed {self._index_losses} times: {reason}",
                 hint="Check the disk, then start the broker again.",
             )
+        # In the background, from the log.
         waiting.rebuild(begin)
 
     def note(self, dispatched: PhysicalOffset) -> Note:
         """The note for the checkpoint if everything before `dispatched` is durable."""
         store = self._store
         synced = store.log.confirmed_end
+        # The newest boundary that is far enough from the end stays first.
         while len(self._boundaries) > 1 and self._boundaries[1] <= synced - VERIFY_BYTES:
             self._boundaries.popleft()
         verify = self._boundaries[0] if self._boundaries else synced
@@ -285,6 +307,7 @@ class Maintenance:
         index_synced = index or Synced(0, 0, 0, dispatched)
         return Note(
             synced,
+            # Changes of topics in a group's log need replay as well.
             store.replay_from(dispatched),
             index_synced.offset,
             index_synced.file,
@@ -317,19 +340,23 @@ class Maintenance:
             hour=time.localtime(store.clock_ms() / 1000).tm_hour,
             manual=self._manual_runs > 0,
             modified_ms=modified,
+            # An operator's request overrides the pause after a jump of the clock.
             now_ms=store.clock_ms() if self._manual_runs or trust_clock else expiry_ms,
             written_files=commit_log.expendable(min(commit_log.confirmed_end, self._queues_reach())),
         )
+        # The whole log is the ledger's: its own retention is asked.
         if self._manual_runs and not commit_log.files:
             commit_log.expire(usage.commit_log)
         self._manual_runs = max(0, self._manual_runs - 1)
         for number in range(decision.delete):
             if number:
+                # Deleting a file of a gigabyte blocks the file system for a while.
                 await asyncio.sleep(store.settings.delete_pause_ms / 1000)
             await commit_log.truncate_front(decision.reason)
         if commit_log.first_position != self._first:
             self._first = commit_log.first_position
             await self._delete_behind()
+        # Measured again only if something was deleted.
         store.recheck(await store.disk.in_thread(store.disk_usage) if decision.delete else usage)
         if not store.refusal:
             await store.disk.in_thread(store.reserve.allocate)

@@ -71,6 +71,7 @@ def plan(facts: RecoveryFacts) -> RecoveryPlan | None:
     """
     files, note = facts.files, facts.note
     if not files:
+        # An empty folder is a new store, unless the checkpoint remembers a log: then it was lost or not mounted.
         if note is not None and note.log_synced > 0:
             raise CorruptRecord(
                 f"the commit log has no files, but it was on disk up to offset {note.log_synced}", hint=_GIVE_UP
@@ -78,6 +79,7 @@ def plan(facts: RecoveryFacts) -> RecoveryPlan | None:
         return None
     start, end = files[0].start, files[-1].start + facts.file_bytes
     if note is not None:
+        # Files that were durable are missing at the end; a new log would begin there and reuse their offsets.
         if note.log_synced > end:
             raise CorruptRecord(
                 f"the commit log ends at offset {end}, but it was on disk up to {note.log_synced}: the files from "
@@ -86,18 +88,23 @@ def plan(facts: RecoveryFacts) -> RecoveryPlan | None:
             )
         verify, durable = note.verify_from, note.log_synced
         dispatch = note.dispatched
+    # Nothing says how far the disk was durable: everything is read, and what precedes the last file counts as durable.
     elif facts.note_lost:
         verify, durable, dispatch = start, _last_begun(files), start
     elif facts.clean:
         verify = files[max(len(files) - SCANNED_FILES, 0)].start
+        # Written by Apache and stopped cleanly: its queues are as far as its log.
         durable, dispatch = _last_begun(files), facts.queues_reach
     else:
         verify = _begin_by_time(files, facts.checkpoint_ms)
+        # The queue that lags most decides from where units are written again.
         dispatch = min(verify, facts.queues_low)
         durable = _last_begun(files)
+    # After a failed fsync the page cache may show what the disk does not have (DUR-07).
     if facts.failed_at is not None:
         durable = facts.failed_at
         verify, dispatch = min(verify, durable), min(dispatch, durable)
+    # Retention may have deleted what the checkpoint names.
     dispatch = max(dispatch, start)
     return RecoveryPlan(max(min(verify, dispatch), start), durable, dispatch)
 
@@ -105,6 +112,7 @@ def plan(facts: RecoveryFacts) -> RecoveryPlan | None:
 def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> PhysicalOffset:
     """Start of the newest file whose first record was stored before the checkpoint's time; else of the first file."""
     for facts in reversed(files):
+        # A store time of 0 or -1 is no record.
         if 0 < facts.store_ms <= checkpoint_ms:
             return facts.start
     return files[0].start
@@ -112,6 +120,7 @@ def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> PhysicalOf
 
 def _last_begun(files: Sequence[FileFacts]) -> PhysicalOffset:
     """Start of the newest file that has a record: earlier files were full and synced, later ones are only preallocated."""
+    # Preallocated files have no record yet.
     return next((facts.start for facts in reversed(files) if facts.store_ms > 0), files[0].start)
 
 
@@ -143,6 +152,7 @@ def good_records(
             return
         if head.magic == BLANK_MAGIC:
             following = commit_log.next_file_start(offset)
+            # The filler must reach exactly to the file's end; any other size is damage.
             if head.size != following - offset:
                 scan.stopped_by = f"a filler that says {head.size} bytes are left of {following - offset}"
                 return
@@ -160,14 +170,17 @@ def good_records(
         except MessageError as error:
             scan.stopped_by = str(error)
             return
+        # A whole record at another place: a leftover of a file that was used before, or copied.
         if message.physical_offset != offset:
             scan.stopped_by = f"a record that says it lies at {message.physical_offset}"
             return
+        # Below `durable` every byte was on disk, so zeros there are content or damage, not a torn write.
         if offset >= durable and is_torn(message, offset % commit_log.file_bytes, record):
             scan.stopped_by = "a record of which a part was not written"
             return
         yield message
         offset = PhysicalOffset(offset + head.size)
+        # Moved after the record was handed out: the caller may stop in between.
         scan.end = offset
 
 
@@ -204,9 +217,11 @@ def messages_from(commit_log: Log, start: PhysicalOffset, end: PhysicalOffset, s
     at = PhysicalOffset(max(start, commit_log.first_position))
     while at < end:
         scan = Scan(at)
+        # Without the CRC: the index needs topic and keys only.
         yield from good_records(commit_log, at, scan, check_crc=False)
         if scan.end >= end:
             return
+        # The start of the next record is known only at file boundaries.
         at = commit_log.next_file_start(scan.end)
         skipped.skip(scan.end, min(at, end), damage(commit_log, scan, end))
 
@@ -216,6 +231,7 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
 
     at: position in the file. Bytes that were never written read as zeros: the rest of the record, or whole sectors of it.
     """
+    # Topics have no zero bytes: this one was not written completely.
     if "\0" in message.topic:
         return True
     properties = message.properties_raw
@@ -223,6 +239,7 @@ def is_torn(message: Message, at: int, record: bytes | memoryview) -> bool:
         return False
     end = at + message.store_bytes
     sector = end - len(properties)
+    # Disks write whole sectors: what is missing begins at a multiple of 512 in the file.
     sector -= sector % SECTOR_BYTES
     while sector < end:
         part = record[max(sector - at, 0) : sector + SECTOR_BYTES - at]
