@@ -81,6 +81,7 @@ class AcceptErrors:
 
     def __call__(self, loop: AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        # Only accepts carry a socket in their context; everything else is the loop's own business.
         if not (isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS and "socket" in context):
             loop.default_exception_handler(context)
             return

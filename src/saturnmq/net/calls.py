@@ -28,6 +28,7 @@ WAITING_FACTOR: Final = 4  # callers that may wait for a permit, as a multiple o
 def opaques(first: int = 0) -> Iterator[int]:
     """Opaques (sequence numbers) without end from `first` on: signed 32-bit, after 2**31 - 1 comes -2**31 (REM-07)."""
     every = (range(-_OPAQUE_END, 0), range(_OPAQUE_END))
+    # From `first` to the end, then the whole range again and again, as Java's int counter overflows.
     return chain(range(first, _OPAQUE_END), chain.from_iterable(chain.from_iterable(repeat(every))))
 
 
@@ -48,12 +49,14 @@ class CallGroup:
         """Take the outcome of one call."""
         self.outcomes[index] = outcome
         self._missing -= 1
+        # The future may have been cancelled: late outcomes are dropped.
         if not self._missing and not self.future.done():
             self.future.set_result(cast("list[Command | SaturnError]", self.outcomes))
 
     def fail(self, error: SaturnError) -> None:
         """End all calls that have no outcome."""
         for index, outcome in enumerate(self.outcomes):
+            # Those that have an outcome keep it.
             if outcome is None:
                 self.set(index, error)
 
@@ -95,6 +98,7 @@ class Calls:
         self._pending[opaque] = future
         timer = self._loop.call_later(max(timeout_ms, 0) / 1000, self._expire, opaque, timeout_ms)
 
+        # However it ends, also by cancellation: no timer and no entry is left behind.
         def remove_call(_: asyncio.Future[Command]) -> None:
             timer.cancel()
             self._pending.pop(opaque, None)
@@ -122,11 +126,13 @@ class Calls:
 
     def _expire(self, opaque: int, timeout_ms: int) -> None:
         future = self._pending.get(opaque)
+        # A response in the same iteration wins.
         if future is not None and not future.done():
             future.set_exception(self._timeout(timeout_ms))
 
     def complete(self, response: Command) -> None:
         """Complete the call that a response belongs to; a response without a pending call is ignored."""
+        # Left in the table: `remove_call` takes it out.
         future = self._pending.get(response.opaque)
         if future is None:
             log.debug("response without pending call peer=%s opaque=%s", self.peer, response.opaque)
@@ -135,6 +141,7 @@ class Calls:
 
     def fail(self, reason: str) -> None:
         """Fail all pending calls because the connection closed (REM-22)."""
+        # Callbacks remove entries while this loop runs.
         for future in list(self._pending.values()):
             if not future.done():
                 future.set_exception(self.connection_lost(reason))
@@ -142,6 +149,7 @@ class Calls:
     def connection_lost(self, reason: str) -> ConnectFailed:
         """The error of a call on a connection that closed for this reason."""
         text = f"connection to {self.peer} is closed: {reason}"
+        # Whether the peer has handled it is not known, so a caller must not simply repeat it.
         return ConnectFailed(text, reason="connection lost", sent=True, broker=self.peer)
 
 
@@ -169,6 +177,7 @@ class Permits:
             f"no {self._kind} permit for a call to {address}: all {self._count} are taken, "
             f"{len(self._waiting)} callers wait"
         )
+        # A caller without time must not queue: it would only take a place.
         if timeout_ms <= 0 or len(self._waiting) >= WAITING_FACTOR * self._count:
             raise TooManyRequests(text + "; too many requests, too fast")
         loop = asyncio.get_running_loop()
@@ -179,11 +188,13 @@ class Permits:
             async with asyncio.timeout(timeout_ms / 1000):
                 await future
         except TimeoutError:
+            # The permit may have been given in the same iteration: it is passed on.
             self._abandon(future)
             raise NoPermit(f"{text}, waited {timeout_ms} ms", broker=address) from None
         except asyncio.CancelledError:
             self._abandon(future)
             raise
+        # Waiting counts against the caller's timeout.
         return max(timeout_ms - int((loop.time() - before) * 1000), 0)
 
     def _abandon(self, future: asyncio.Future[None]) -> None:
@@ -195,6 +206,7 @@ class Permits:
     def release(self) -> None:
         """Return a permit, to the longest-waiting caller if there is one."""
         while self._waiting:
+            # Cancelled callers may still be in the queue.
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)

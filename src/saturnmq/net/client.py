@@ -40,6 +40,7 @@ def refuse(connection: Connection, command: Command) -> Command:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`. Raises ConfigError that states the format."""
     host, _, port = address.rpartition(":")
+    # Credentials of a URL must not reach a log or an error.
     if not host or "@" in host or not port.isdigit() or len(port) > 5 or not 0 < int(port) <= 65535:
         raise ConfigError(f"address {without_credentials(address)!r:.120} must be host:port with a port in 1..65535")
     return host.strip("[]"), int(port)
@@ -47,11 +48,13 @@ def split_address(address: str) -> tuple[str, int]:
 
 def split_addresses(text: str) -> list[str]:
     """The addresses of `host:port;host:port`, which commas may separate too; without duplicates, in order. Raises ConfigError."""
+    # See there.
     if "@" in text or "://" in text:  # not shown: it may hold a secret
         raise ConfigError("must be host:port;host:port, without scheme and credentials")
     addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
     if len(addresses) > ADDRESSES_MAX:
         raise ConfigError(f"must be host:port;host:port with at most {ADDRESSES_MAX} addresses, not {len(addresses)}")
+    # A typing mistake must not silently become a short list.
     for address in addresses:
         match = _HOST_AND_PORT.fullmatch(address)
         if match is None or not 0 < int(match[1]) <= 65535:
@@ -105,14 +108,17 @@ class RemotingClient(Endpoint):
         A timeout closes the connection (REM-16), unless the peer has sent anything meanwhile: then other calls on it may succeed.
         """
         connection, timeout_ms = await self._connected(address, timeout_ms)
+        # After connecting: hooks sign, and a signature has a time.
         for hook in self.hooks:
             hook.before(address, command)
         reads = connection.reads
         try:
             return await connection.invoke(command, timeout_ms)
+        # A permit was missing, the connection is healthy.
         except NoPermit:
             raise
         except CallTimeout:
+            # Bytes of other answers show that the peer is alive: only this call was slow (REM-16).
             if self.settings.close_on_timeout and connection.reads == reads:
                 connection.close(f"call timed out after {timeout_ms} ms, no bytes received from the peer meanwhile")
             raise
@@ -149,9 +155,11 @@ class RemotingClient(Endpoint):
         for command in commands:
             for hook in self.hooks:
                 hook.before(address, command)
+            # Here, because `connection.send` takes encoded requests as they are.
             command.opaque = next_opaque()
             command.serialization = self.serialization or command.serialization
             connection.send(command)
+        # After the sends: they are written at the end of this iteration, so no response can be missed.
         outcomes = await connection.calls.start_all([command.opaque for command in commands], timeout_ms)
         late = any(isinstance(outcome, CallTimeout) for outcome in outcomes)
         if late and self.settings.close_on_timeout and connection.reads == reads:
@@ -170,6 +178,7 @@ class RemotingClient(Endpoint):
                 hook.before(address, command)
             connection.invoke_oneway(command)
             async with asyncio.timeout(max(left_ms, 0) / 1000):
+                # The permit is held until the bytes are written: that is what it bounds (REM-18).
                 await connection.drain()
         except TimeoutError:
             raise CallTimeout(f"request to {address} not written within {timeout_ms} ms", broker=address) from None
@@ -196,14 +205,17 @@ class RemotingClient(Endpoint):
         task = self._connecting.get(address)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._open(address))
+            # Registered before the first await, so that concurrent callers find it.
             self._connecting[address] = task
             task.add_done_callback(lambda attempt: self._attempt_done(address, attempt))
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                # One caller's timeout must not end the attempt that others wait for.
                 return await asyncio.shield(task)
         except TimeoutError:
             raise CallTimeout(f"no connection to {address} within {timeout_ms} ms", broker=address) from None
         except asyncio.CancelledError:
+            # Cancelled is either this caller, which must end, or the attempt, because the client was closed.
             if is_cancelled() or not task.cancelled():
                 raise
             raise ConnectFailed(f"cannot connect to {address}: this client was closed", broker=address) from None
@@ -212,6 +224,7 @@ class RemotingClient(Endpoint):
         """Remove a finished attempt and retrieve its error: all callers that waited for it may have been cancelled."""
         self._connecting.pop(address, None)
         if not attempt.cancelled():
+            # Asyncio would log an error that is never retrieved.
             attempt.exception()
 
     async def _open(self, address: str) -> Connection:
@@ -236,6 +249,7 @@ class RemotingClient(Endpoint):
         transport = connection.transport
         sock = transport.get_extra_info("socket") if transport is not None else None
         if sock is not None:
+            # Frames are written as a whole; Nagle's algorithm would only delay small ones.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option, size in (
                 (socket.SO_SNDBUF, self.settings.client_sndbuf_bytes),
@@ -248,6 +262,7 @@ class RemotingClient(Endpoint):
 
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection; the next call to its address reconnects."""
+        # The entry may belong to a newer connection already.
         for address, open_connection in list(self._by_address.items()):
             if open_connection is connection:
                 del self._by_address[address]

@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
             self.close_reason = f"connection error: {exc}" if exc else "closed by the peer"
             if exc is not None and transport is not None:
                 self._change(ConnectionEvent.RESET)
-                if self._owner.drain(self, _unread(transport)):
+                if self._owner.drain(self, _unread(transport)):  # `finish` follows then
                     return
         self.finish()
 
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         self.active = True
         self.reads += 1
         received, reads = len(data), self._owner.plain_reads
-        if self._all_plain and reads is not None and received < BULK_BYTES:
+        if self._all_plain and reads is not None and received < BULK_BYTES:  # the common case of a busy producer
             self._all_plain = False
             reads.add(self, data)
             return
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         if limits.undecoded:
             self.held += data
             if len(self.held) >= BULK_BYTES:
-                self.requests.yield_turn()
+                self.requests.yield_turn()  # uvloop would read on at once
         elif self._transport is not None and (
             self._expense.expensive or self.network in queue.overdrawn or (self._bulk and queue)
         ):
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             try:
                 commands = self._decoder.feed(data, at_most)
             except RemoteProtocolError as error:
-                self.requests.run(list(error.decoded), last=True)
+                self.requests.run(list(error.decoded), last=True)  # what came before the bad bytes is valid
                 self.refuse("bad_frame", f"bad frame: {error}")
                 return
             data = self._decoder.undecoded
@@ -486,7 +486,7 @@ class Connection(asyncio.Protocol):
             self._check_length(command, len(head) + len(command.body))
             self.out.append(head)
             self.out.append(command.body)
-            self.out_bytes += len(command.body) + 512
+            self.out_bytes += len(command.body) + 512  # about the size of a header
         else:
             frame = encode_frame(command)
             self.out.append(frame)
@@ -513,7 +513,7 @@ class Connection(asyncio.Protocol):
         self.active = True
         if self._tls is not None:
             try:
-                self._tls.write(b"".join(out))
+                self._tls.write(b"".join(out))  # one record for many frames
             except OSError as error:  # the TLS state is broken, nothing more can be sent
                 self.close(f"TLS failed: {error}")
             self._write_tls()

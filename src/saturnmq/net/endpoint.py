@@ -120,11 +120,13 @@ class Endpoint:
 
     def opened(self, connection: Connection) -> None:
         """Register a new connection; abort it if this endpoint is stopping."""
+        # Accepted before the listener was closed.
         if self.stopping:
             connection.abort()
             return
         connection.watch.idle_since = connection.watch.opened_at = asyncio.get_running_loop().time()
         self.connections.add(connection)
+        # The timer runs only while there are connections.
         if self._scan is None:
             self._schedule_scan()
         self._notify(connection, lambda: self.listener.connected(connection))
@@ -139,6 +141,7 @@ class Endpoint:
 
     def drain(self, connection: Connection, unread: bytes) -> bool:
         """Handle what a connection received before it was lost, in slices, then finish it; False if too many others are drained."""
+        # Requests of lost connections take time from those that are open: bounded.
         if self.stopping or self._draining_count >= DRAINING_MAX:
             return False
         self._draining_count += 1
@@ -148,6 +151,7 @@ class Endpoint:
     def _drained(self, connection: Connection, unread: bytes) -> Steps[None]:
         try:
             yield from connection.drained(unread)
+        # Also if a handler fails: the connection must not stay registered.
         finally:
             self._draining_count -= 1
             connection.finish()
@@ -162,10 +166,12 @@ class Endpoint:
         try:
             event()
         except Exception:
+            # A listener's failure must not end the connection.
             log.exception("connection listener failed peer=%s", connection.remote_address)
 
     def _schedule_scan(self) -> None:
         settings = self.settings
+        # A quarter of the shortest limit, so that one is exceeded by a quarter at most.
         limits = [min(settings.slow_frame_ms, settings.unread_ms, settings.first_frame_ms) / 1000] + (
             [self._idle_seconds] if self._idle_seconds else []
         )
@@ -175,8 +181,10 @@ class Endpoint:
         """Close connections that are idle (REM-23) or too slow to send a frame; abort closed ones that do not drain output."""
         now = asyncio.get_running_loop().time()
         crowded = self.crowded
+        # Closing removes connections from the set.
         for connection in list(self.connections):
             if connection.closed:
+                # Closed, but its output is not read: after a while it is not waited for any longer.
                 connection.watch.closing_since = connection.watch.closing_since or now
                 if now - connection.watch.closing_since >= self.settings.stop_timeout_ms / 1000:
                     connection.abort()
@@ -184,6 +192,7 @@ class Endpoint:
             if connection.congested:
                 self._check_reader(connection, now)
             if (
+                # Silent connections do no harm while there is space for others.
                 crowded
                 and not connection.watch.frame_seen
                 and now - connection.watch.opened_at >= self.settings.first_frame_ms / 1000
@@ -195,6 +204,7 @@ class Endpoint:
                 )
                 continue
             if connection.active:
+                # Set by every read and write; cleared here.
                 connection.active = False
                 connection.watch.idle_since = now
             elif self._idle_seconds and now - connection.watch.idle_since >= self._idle_seconds:
@@ -207,12 +217,14 @@ class Endpoint:
 
     def _check_frame(self, connection: Connection, now: float) -> None:
         """Close a connection that takes too long for one frame: a fixed time, plus time in proportion to its size (LIM-06)."""
+        # This side does not read: the peer cannot send the rest.
         if not connection.frame_pending or connection.read_paused:
             connection.watch.frame_since = 0.0
         elif connection.watch.frame_since == 0.0:
             connection.watch.frame_since = now
         else:
             seconds = self.settings.slow_frame_ms / 1000
+            # A large frame may take as long as a slow line needs for it.
             seconds += connection.frame_bytes / self.settings.slow_frame_bytes_per_second
             if now - connection.watch.frame_since >= seconds:
                 pending_part = "TLS handshake" if connection.handshaking else f"frame of {connection.frame_bytes} bytes"
@@ -221,6 +233,7 @@ class Endpoint:
     def _check_reader(self, connection: Connection, now: float) -> None:
         """Abort a connection that reads nothing of its output (LIM-11)."""
         unread = connection.unread_bytes
+        # Something was read since the last scan.
         if unread < connection.watch.unread_before or connection.watch.stalled_since == 0.0:
             connection.watch.stalled_since = now
         elif now - connection.watch.stalled_since >= self.settings.unread_ms / 1000:
@@ -253,16 +266,19 @@ class Endpoint:
             self._scan.cancel()
             self._scan = None
         if self.later_count:
+            # Set again by the last answer.
             self.all_answered.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.all_answered.wait(), self.settings.stop_timeout_ms / 1000)
         if self._tasks:
+            # At least 50 ms, even if the first wait has used up the time.
             await asyncio.wait(set(self._tasks), timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
         await cancel(*self._tasks)
         closing = list(self.connections)
         for connection in closing:
             connection.close("endpoint stopped")
         if closing:
+            # Registered before any of them can end.
             waits = [asyncio.ensure_future(c.wait_closed()) for c in closing]
             _, late = await asyncio.wait(waits, timeout=max(deadline - asyncio.get_running_loop().time(), 0.05))
             if late:

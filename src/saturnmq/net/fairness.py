@@ -58,12 +58,14 @@ class Expense:
 
     def begin(self) -> float:
         """Start to measure a read; the result is for `end`."""
+        # CPU time costs a system call: asked only for suspects.
         return thread_time() if self._suspect else monotonic()
 
     def end(self, began: float) -> float:
         """The read is handled; returns how long that took, seconds."""
         if not self._suspect:
             used = monotonic() - began
+            # Wall clock: it may have been another process's fault, so this is a suspicion only.
             self._suspect = used > QUANTUM_SECONDS
             return used
         used = thread_time() - began
@@ -95,6 +97,7 @@ class _Line:
         self.count = 0
 
     def add(self, turn_taker: TurnTaker) -> None:
+        # A network that comes back goes to the end of the order.
         self._by_network.setdefault(turn_taker.network, deque()).append(turn_taker)
         self.count += 1
 
@@ -104,6 +107,7 @@ class _Line:
         self.count -= 1
         turn_taker = waiting.popleft()
         if waiting:
+            # Behind the others: networks alternate, whatever number of connections they have.
             self._by_network[network] = waiting
         return turn_taker
 
@@ -133,6 +137,7 @@ class FairQueue:
     def joined(self, network: str) -> None:
         """A peer of this network has connected."""
         self._members[network] = self._members.get(network, 0) + 1
+        # With clients of one network only there is no other to protect.
         self.shared = len(self._members) > 1
 
     def departed(self, network: str) -> None:
@@ -144,6 +149,7 @@ class FairQueue:
 
     def spend(self, network: str, seconds: float) -> None:
         """A read of this network was handled at once and took so long."""
+        # The first read of an iteration plans the reset for the next one.
         if not self._spent:
             asyncio.get_running_loop().call_soon(self._next_iteration)
         used = self._spent[network] = self._spent.get(network, 0.0) + seconds
@@ -161,6 +167,7 @@ class FairQueue:
         self._schedule()
 
     def _share(self) -> None:
+        # Shared among those that wait, but enough for at least one request.
         self.quantum = max(QUANTUM_SECONDS / (1 + self._waiting.count), QUANTUM_SECONDS_MIN)
 
     def _schedule(self) -> None:
@@ -173,14 +180,17 @@ class FairQueue:
         self._scheduled = False
         until = monotonic() + ITERATION_SECONDS
         try:
+            # Those that wait now: one that waits again has its next turn in a later iteration.
             for _ in range(self._waiting.count):
                 turn_taker = self._waiting.pop()
                 self._share()
                 turn_taker.take_turn()
+                # Checked after a turn, so that there is at least one per iteration.
                 if monotonic() >= until:
                     break
         finally:
             if self._waiting.count:
+                # In `finally`: a turn that raises must not stop all others.
                 self._schedule()
 
     def throttle(self, turn_taker: TurnTaker) -> None:
@@ -191,6 +201,7 @@ class FairQueue:
 
     def _continue(self) -> None:
         turns = [self._throttled.pop()]
+        # Connections that were closed meanwhile cost nothing and take no slot.
         while turns[-1].closed and self._throttled.count and len(turns) < CLOSED_AT_ONCE:
             turns.append(self._throttled.pop())
         if self._throttled.count:

@@ -37,6 +37,7 @@ class Later:
         """Called by the connection with the request that this response belongs to. began: of its handler, time.monotonic()."""
         self._requests, self.command, self.began = requests, command, began
         if self._reply is not None:
+            # The handler had its answer before the connection bound it.
             reply, self._reply = self._reply, None
             requests.answer_later(self, reply)
 

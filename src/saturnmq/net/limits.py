@@ -84,7 +84,9 @@ class Limits:
 
     def begin(self, request: Command) -> None:
         """Count a request as in flight. It loses its remark, which no server reads and no limit counts."""
+        # Servers never read it; a client could otherwise hold memory that no limit counts.
         request.remark = None
+        # By identity: two equal requests may be in flight together.
         held = self._held[id(request)] = memory_of(request)
         self.in_flight += 1
         self.in_flight_bytes += held
@@ -109,6 +111,7 @@ class Limits:
         """Pause or resume reading if the causes changed."""
         pause = self.write_paused or bool(self.backlog) or self.full or self.yielding or self.undecoded
         transport = self.transport
+        # A transport that closes must not be touched any more.
         if pause == self.read_paused or transport is None or transport.is_closing():
             return
         self.read_paused = pause
@@ -168,12 +171,14 @@ class HalfFrames:
         largest frame.
         """
         before = self._of.get(connection, 0)
+        # A new frame starts at the end of the order; more of the same frame keeps its place.
         if is_new_frame or not pending_bytes:
             self._of.pop(connection, None)
         if pending_bytes:
             self._of[connection] = pending_bytes
         self.used += pending_bytes - before
         while self.used > self.bytes_max:
+            # Not the largest: a fast upload of a big message must not suffer from a slow stranger.
             slowest = next(iter(self._of))
             self.forget(slowest)
             slowest.refuse("partial_frames", f"incomplete frames of all {self._named}={self.bytes_max}")

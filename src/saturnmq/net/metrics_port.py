@@ -88,6 +88,7 @@ class MetricsPort:
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX or self._server is None:
             self._note(writer, f"{CONNECTIONS_MAX} connections of the metrics port are open")
+            # Without a response: an overloaded port must not spend work on refusals.
             writer.transport.abort()
             return
         name = writer.get_extra_info("peername")
@@ -123,6 +124,7 @@ class MetricsPort:
             if suppressed is not None:
                 log.exception("scrape failed suppressed=%s", suppressed)
         finally:
+            # The rest will not be read: without abort, wait_closed could wait for it without end.
             if writer.transport.get_write_buffer_size():
                 writer.transport.abort()
             writer.close()
@@ -135,6 +137,7 @@ class MetricsPort:
                 head = await reader.readuntil(_END)
         except asyncio.IncompleteReadError:
             return
+        # A request larger than the buffer.
         except asyncio.LimitOverrunError:
             status, version = 431, "HTTP/1.1"
         except TimeoutError:
@@ -154,12 +157,14 @@ class MetricsPort:
         pieces = self._pieces()
         complete = False
         while not complete:
+            # One slice of all scrapes per iteration, in turn.
             async with self._turn:
                 data, complete = _slice(pieces)
                 await asyncio.sleep(0)  # before the next slice, also of another scrape
             if data:
                 writer.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
                 await writer.drain()
+        # With HTTP/1.0 the end of the connection ends the text.
         if chunked:
             writer.write(b"0\r\n\r\n")
         self.scrapes += 1
@@ -167,6 +172,7 @@ class MetricsPort:
 
 def _slice(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     """The text of one slice, and whether it was the last one."""
+    # CPU time: a busy machine must not make slices smaller.
     until, parts, size = thread_time() + SLICE_SECONDS, [], 0
     for piece in pieces:
         parts.append(piece)
@@ -182,6 +188,7 @@ def _status(head: bytes) -> tuple[int, str]:
     if len(parts) != 3 or parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
         return 400, "HTTP/1.1"
     method, target, version = parts
+    # Prometheus may add parameters, which have no meaning here.
     if target.partition("?")[0] != PATH:
         return 404, version
     return (200 if method == "GET" else 405), version

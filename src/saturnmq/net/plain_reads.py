@@ -55,6 +55,7 @@ class PlainReads:
         """Let the reader hold what it has read, and handle that at the end of this iteration."""
         reader.held, reader.limits.undecoded = data, True
         if not self._waiting:
+            # At the end of this iteration, when all sockets that were ready have been read.
             asyncio.get_running_loop().call_soon(self._handle)
         self._waiting.append(reader)
 
@@ -63,6 +64,7 @@ class PlainReads:
         """Whether sends may be taken: no hook wants to see them, and the endpoint accepts requests."""
         owner = self._owner
         memory = owner.request_memory
+        # Hooks see decoded requests only.
         return not (owner.hooks or owner.stopping or memory.used >= memory.bytes_max)
 
     def _handle(self) -> None:
@@ -72,6 +74,7 @@ class PlainReads:
         quantum, shared = queue.quantum, queue.shared
         try:
             for reader in waiting if self._allowed else ():
+                # It has had its time in this iteration; `end_plain` lets it wait.
                 if shared and reader.network in queue.overdrawn:
                     continue
                 reader.feed_plain(self.sends, now + quantum)
@@ -79,8 +82,10 @@ class PlainReads:
                 if shared:
                     queue.spend(reader.network, now - before)
         finally:
+            # Before any answer is written: a sender that has its answer finds its message.
             self._finish(began)
             for reader in waiting:
+                # All of them, in order, whether or not something was taken.
                 reader.end_plain()
 
     def take(self, reader: PlainReader, until: float) -> None:
@@ -97,6 +102,7 @@ class PlainReads:
         taken = self.sends.finish()
         durations = self._owner.request_seconds
         if taken and durations is not None:
+            # The requests were handled together: each counts with the mean.
             each = (monotonic() - began) / sum(taken.values())
             for code, number in taken.items():
                 (durations.get(code) or durations[OTHER_CODES]).observe(each, number)

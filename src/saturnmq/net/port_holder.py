@@ -45,6 +45,7 @@ def _owners(inodes: set[str], proc: Path) -> dict[int, str]:
     socket_links = {f"socket:[{inode}]" for inode in inodes}
     owners = {}
     for folder in proc.iterdir():
+        # /proc has other entries beside the processes.
         if not folder.name.isdecimal():
             continue
         try:

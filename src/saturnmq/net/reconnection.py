@@ -29,6 +29,7 @@ def reconnect_seconds(attempt: int, fraction: float) -> float:
 
     fraction: of `chance`, for the jitter, which takes away at most half of the pause.
     """
+    # Limited before the power: attempts are counted without end.
     pause_s = RECONNECT_SECONDS_MIN * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX)
     return min(pause_s, RECONNECT_SECONDS_MAX) * (1 - fraction / 2)
 

@@ -22,6 +22,7 @@ class Rejections:
     def note(self, reason: str, peer: str, text: str) -> None:
         """Count a rejection, and log it if the limit on lines permits. peer: ip:port."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
+        # By network: a flood from many ports or addresses of one /64 gives one line per second.
         suppressed = self._log_limit.suppressed(network_of(host_of(peer)))
         if suppressed is not None:
             log.warning("rejected reason=%s peer=%s suppressed=%s detail=%s", reason, peer, suppressed, text)

@@ -145,6 +145,7 @@ def failure(request: Command, error: Exception, peer: str, log_limit: LogLimit) 
     Logged within log_limit: a peer can send a request that fails as often as it likes.
     """
     if isinstance(error, ResponseError):
+        # A handler may leave the code out.
         return request.reply(error.code or ResponseCode.SYSTEM_ERROR, error.remark)
     if isinstance(error, MissingField):
         return request.reply(ResponseCode.SYSTEM_ERROR, error.message)
@@ -195,16 +196,20 @@ class Requests(Generic[C]):
     def run(self, commands: list[Command], *, last: bool = False) -> None:
         """Handle commands in order; their immediate responses leave in one write. last: at once, no iteration follows."""
         limits = self._limits
+        # In order: what was read before is handled before.
         if limits.backlog:
             limits.backlog.extend(commands)
             return
         connection, owner, handler = self._connection, self._owner, self.handler
         memory = owner.request_memory
+        # One test per batch instead of three per request.
         special = bool(owner.hooks) or owner.stopping or memory.used >= memory.bytes_max
+        # Responses of a batch leave in one write.
         connection.corked = True
         durations, now = owner.request_seconds, monotonic()
         until, final = now + owner.fair_queue.quantum, len(commands) - 1
         for index, command in enumerate(commands):
+            # A response to a call of this side, on the same connection.
             if command.flag & _RESPONSE:
                 self._calls.complete(command)
             elif special:
@@ -220,21 +225,26 @@ class Requests(Generic[C]):
                 else:
                     if durations is not None:
                         now = monotonic()
+                        # A promised one is counted when it is answered.
                         if type(reply) is not Later:
                             duration = durations.get(command.code) or durations[OTHER_CODES]
                             duration.counts[bisect_left(duration.edges, now - self._began)] += 1
                             duration.sum += now - self._began
+                    # An encoded frame: the hot path of sends and pulls.
                     if type(reply) is bytes:
                         if not command.flag & _ONEWAY and not connection.closed:
                             connection.out.append(reply)
                             connection.out_bytes += len(reply)
                     else:
                         self.respond(command, reply, self._began)
+            # A batch of large responses must not pile up before the first is written.
             if connection.out_bytes >= _FLUSH_BYTES:
                 connection.flush()
+            # A handler of this batch may have filled a limit.
             if limits.write_paused or limits.full or (limits.yielding and not last):
                 limits.backlog.extend(commands[index + 1 :])
                 break
+            # Not after the last: there is nothing to leave for later.
             if index < final and not last and monotonic() > until:
                 limits.backlog.extend(commands[index + 1 :])
                 self.yield_turn()
@@ -253,6 +263,7 @@ class Requests(Generic[C]):
         self._pause(self._owner.fair_queue.throttle)
 
     def _pause(self, wait: Callable[[TurnTaker], None]) -> None:
+        # It waits already.
         if not self._limits.yielding:
             self._limits.yielding = True
             wait(self)
@@ -276,8 +287,10 @@ class Requests(Generic[C]):
     def resume(self) -> None:
         """Handle requests held back: the peer did not read, or had too many in flight. No effect while it waits for its turn."""
         limits, connection = self._limits, self._connection
+        # Decoded requests first, then bytes: the order of arrival.
         if limits.backlog and limits.may_handle and not connection.closed:
             self.run(self.take_backlog())
+        # Handling the backlog may have filled a limit again.
         if limits.undecoded and not limits.backlog and limits.may_handle and not connection.closed:
             connection.receive_held()
         limits.update_reading()
@@ -296,6 +309,7 @@ class Requests(Generic[C]):
         if owner.stopping:
             self._answer(command, command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this server is stopping"))
             return
+        # Small requests are served under memory pressure: heartbeats, offsets, unregistration.
         if memory_of(command) > _SMALL_BYTES and self._overloaded(command):
             return
         try:
@@ -323,6 +337,7 @@ class Requests(Generic[C]):
     def respond(self, command: Command, reply: Reply, began: float) -> None:
         """Send what a handler returned for a request, now or once it is known. began: of the handler, time.monotonic()."""
         if type(reply) is Later:
+            # A parked pull has limits of its own and may wait for long; it must not fill this connection.
             if reply.in_flight:
                 self._limits.begin(command)
                 self._owner.later_count += 1
@@ -332,6 +347,7 @@ class Requests(Generic[C]):
         elif type(reply) is Command:
             self._answer(command, reply)
         elif type(reply) is bytes and reply:
+            # A hook looks at commands, and few have hooks: decoding is their price.
             self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
 
     def answer_later(self, later: Later, reply: Reply | Awaitable[Reply]) -> None:
@@ -343,8 +359,10 @@ class Requests(Generic[C]):
             return
         if later.in_flight:
             owner.later_count -= 1
+            # Another promise: it is counted with its own answer.
             if type(reply) is not Later:
                 self._count(command, later.began)
+            # Before the response is sent, so that reading goes on.
             self._end(command)
         if type(reply) is bytes and not owner.hooks:
             if reply and not command.flag & _ONEWAY:
@@ -352,6 +370,7 @@ class Requests(Generic[C]):
         else:
             self.respond(command, reply, later.began)
         if owner.stopping and not owner.later_count:
+            # The endpoint waits for it when it stops.
             owner.all_answered.set()
 
     def _count(self, command: Command, began: float) -> None:
@@ -361,6 +380,7 @@ class Requests(Generic[C]):
             (durations.get(command.code) or durations[OTHER_CODES]).observe(monotonic() - began)
 
     async def _finish(self, later: Later, command: Command, work: Awaitable[Reply]) -> None:
+        # A cancelled task sends nothing, but the request still has to end.
         reply: Reply = NO_RESPONSE  # if the task is cancelled
         try:
             reply = await work
@@ -373,6 +393,7 @@ class Requests(Generic[C]):
         """Count a request as completed; handle requests held back because of the limit. Returns its memory, bytes."""
         held = self._limits.end(command)
         if self._limits.read_paused:
+            # Not here: this may run inside the handler of another request.
             self._loop.call_soon(self.resume)
         return held
 
@@ -400,4 +421,5 @@ class Requests(Generic[C]):
                 hook.after(connection.remote_address, command, reply)
             connection.send(reply)
         except Exception as error:  # a failing hook, or a response that cannot be encoded
+            # The replacement has no body and cannot fail in the same way.
             connection.send(failure(command, error, connection.remote_address, self._owner.failure_log))

@@ -112,6 +112,7 @@ class RemotingServer(Endpoint):
 
     def opened(self, connection: Connection) -> None:
         """Register a new connection, or close it at once when a connection limit is exceeded."""
+        # Before anything is allocated for it.
         if len(self.connections) >= self.connections_max:
             connection.refuse("connections", f"serverConnectionsMax={self.connections_max} connections are open")
             return
@@ -123,6 +124,7 @@ class RemotingServer(Endpoint):
             )
             return
         network = connection.network
+        # Clients of this machine share one address and have no limit of their own.
         if not is_local(host_of(connection.remote_address)):
             limit, count = self._per_address_max, self._by_address.get(network, 0)
             if count >= limit:
@@ -134,6 +136,7 @@ class RemotingServer(Endpoint):
                 return
             self._by_address[network] = count + 1
         super().opened(connection)
+        # `super().opened` refuses it while the endpoint stops.
         if connection in self.connections:
             self.fair_queue.joined(connection.network)
 
@@ -144,6 +147,7 @@ class RemotingServer(Endpoint):
 
     @property
     def _budget_used(self) -> bool:
+        # A listener with few connections may still take some, see LISTENER_SHARE.
         return len(self.connections) >= LISTENER_SHARE and self.budget.used >= self.process_connections_max
 
     @property
@@ -159,6 +163,7 @@ class RemotingServer(Endpoint):
             count = self._by_address.pop(network, 0) - 1
             if count > 0:
                 self._by_address[network] = count
+        # It is in one of them, depending on its signature.
         self.unsigned_frames.forget(connection)
         self.signed_frames.forget(connection)
         super().lost(connection)
@@ -180,6 +185,7 @@ class RemotingServer(Endpoint):
         if total <= most:
             return
         stalled = [connection for connection in self.connections if connection.congested and not connection.closed]
+        # Longest stalled first, until enough is free.
         for connection in sorted(stalled, key=lambda candidate: candidate.watch.stalled_since):
             unread = connection.unread_bytes
             connection.refuse(
@@ -204,6 +210,7 @@ class RemotingServer(Endpoint):
     async def abort(self) -> None:
         """Close the listener, abort all connections and cancel all tasks; requests in flight get no response."""
         self._close_more()
+        # The listener first: no new connections while the old ones end.
         if self._server is not None:
             self._server.close()
             self._server = None

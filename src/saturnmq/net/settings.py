@@ -79,6 +79,7 @@ class NetSettings:
 
     @property
     def frame_limits(self) -> FrameLimits:
+        # A header cannot be longer than its frame.
         return FrameLimits(self.frame_bytes_max, min(self.header_bytes_max, self.frame_bytes_max))
 
     @property

@@ -39,12 +39,14 @@ class Shares:
         """
         growth = change if growth is None else growth
         free_entries = limit - self.total - growth
+        # What does not grow the table needs no share.
         if growth <= 0:
             return None
         if free_entries < 0:
             return f"{self.total} are in use, at most {limit} are allowed"
         network = network_of(host)
         network_entries = self._of.get(network, 0) + change
+        # One entry is always allowed, so that a new address is never locked out.
         if network_entries > max(self.share * free_entries, 1) and (
             self.local_limited or (host and not is_local(host))
         ):
@@ -56,6 +58,7 @@ class Shares:
         self.total += change
         network = network_of(host)
         network_entries = self._of.get(network, 0) + change
+        # Entries of 0 are removed, or the table of networks would grow with every address seen.
         if network_entries > 0:
             self._of[network] = network_entries
         else:

@@ -35,5 +35,6 @@ class Signer:
         if self._version == "v1":
             sign_v1(command, self._access_key, self._secret, self._token)
             return
+        # Fresh for every send: a server refuses a nonce that it has seen.
         time_ms, nonce = time.time_ns() // 1_000_000, secrets.token_hex(12)
         sign_v2(command, self._access_key, self._secret, time_ms=time_ms, nonce=nonce, token=self._token)

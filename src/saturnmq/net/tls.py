@@ -123,6 +123,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could make the server repeat handshakes without end.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load(context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server")
     context.verify_mode = _VERIFY_MODES[settings.need_client_auth]
@@ -140,7 +141,9 @@ def bare_client_context(*, verify: bool, check_host: bool = True) -> ssl.SSLCont
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A trusted certificate may be the server's own, without its CA.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # Without verification a name proves nothing.
     context.check_hostname = verify and check_host
     if not verify:
         context.verify_mode = ssl.CERT_NONE
@@ -211,6 +214,7 @@ class TlsStream:
                 step = min(_RECORD_HEADER_BYTES - len(self._header), end - at)
                 self._header += data[at : at + step]
                 if len(self._header) == _RECORD_HEADER_BYTES:
+                    # The last two bytes of the header are the length of the rest.
                     self._record_bytes_pending, self._header = int.from_bytes(self._header[3:], "big"), b""
             at += step
 
@@ -222,6 +226,7 @@ class TlsStream:
         """Decrypt received bytes; return the plain bytes that are complete."""
         self._incoming.write(data)
         self._follow_records(data)
+        # The last message of the handshake may have data behind it.
         if not self.ready and not self._handshake():
             return b""
         parts = []
@@ -230,6 +235,7 @@ class TlsStream:
                 part = self._object.read(_READ_BYTES)
             except ssl.SSLWantReadError:
                 break
+            # The peer closed TLS; TCP reports the end separately.
             except ssl.SSLZeroReturnError:
                 break
             if not part:
@@ -254,6 +260,7 @@ class TlsStream:
         except ssl.SSLWantReadError:
             return False
         self.ready = True
+        # Written before the handshake was complete, in order.
         for plaintext in self._pending_plaintext:
             self._object.write(plaintext)
         self._pending_plaintext.clear()
@@ -285,13 +292,16 @@ class ContextHolder:
         """
         changed_now = False
         for path, loaded_digest in list(self._sums.items()):
+            # A file that is missing or being replaced is looked at again at the next check.
             digest = _digest(path)
             if digest is not None and digest != loaded_digest:
                 self._sums[path] = digest
                 self._changed.add(path)
                 changed_now = True
+        # Only files that existed at the start are watched.
         pair = {self.settings.server_cert_path, self.settings.server_key_path} & set(self._sums)
         trust_changed = self.settings.server_trust_path in self._changed
+        # Certificate and key are replaced one after the other: between the two they do not match.
         if not trust_changed and not (pair and pair <= self._changed):
             return False
         try:
@@ -299,6 +309,7 @@ class ContextHolder:
         except ConfigError as error:
             level = logging.ERROR if changed_now else logging.DEBUG
             log.log(level, "tls reload failed, previous files in use error=%s", error)
+            # Tried again when it changes; the pair stays marked.
             self._changed -= {self.settings.server_trust_path}
             return False
         self._changed.clear()
