@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def _split(text: str | None) -> list[str] | None:
+    # None leaves a list as it is, an empty text empties it.
     return None if text is None else [part for part in text.split(",") if part]
 
 
@@ -105,5 +106,6 @@ def versions(ctx: AclContext, connection: Connection, request: Command, header: 
 
 async def accounts(ctx: AclContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_CLUSTER_ACL_CONFIG (54); secret keys are masked."""
+    # Reads files.
     config = await asyncio.to_thread(_plain_validator(ctx, ResponseCode.SYSTEM_ERROR).config)
     return request.reply(body=config.encode())

@@ -77,6 +77,7 @@ async def update_topic(
         header.topic_sys_flag or 0,
         order=existing is not None and existing.order,  # NameServers decide, whose answer follows (NS-11)
     )
+    # Then three waits: the group has it, it is on disk, the NameServers have it.
     ctx.topics.set(config)
     await ctx.topics.confirmed(header.topic)
     await ctx.registrar.wait_registered()
@@ -116,10 +117,13 @@ async def delete_topic(ctx: AdminContext, connection: Connection, request: Comma
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     ctx.topics.delete(header.topic)
     await ctx.topics.decided(header.topic)
+    # `delete` answers for the state that the group has decided, which another request may have changed.
     if ctx.topics.exists(header.topic):
         return request.reply()  # created again meanwhile, and in use
+    # Before the queues: a group must not start in the middle of a new topic of that name.
     ctx.offsets.remove_topic(header.topic)
     await ctx.removals.run(_deleting(ctx, {header.topic}))
+    # The order of the files after a crash: no topic without settings, no offsets of a deleted one.
     await ctx.topics.writer.saved()
     await ctx.offsets.save()  # stale offsets would make groups start in the middle of a new topic of that name
     return request.reply()
@@ -185,6 +189,7 @@ def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, 
 def _topic_stats(ctx: ProgressContext, request: Command, config: TopicConfig) -> Steps[Command]:
     topic, table = config.topic_name, {}
     for queue_id in range(config.write_queue_nums):
+        # -1 or less stands for a queue that does not exist.
         low, high = (f(topic, queue_id) for f in (ctx.store.min_offset, ctx.store.max_offset))
         updated = ctx.store.store_time(topic, queue_id, QueueOffset(high - 1)) if high > 0 else 0
         queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
@@ -208,6 +213,7 @@ def consume_stats(
 ) -> LongAnswer:
     """Serve GET_CONSUME_STATS (208)."""
     group = header.consumer_group
+    # Without a topic, all for which the group has offsets.
     topics = [header.topic] if header.topic and header.topic.strip() else ctx.offsets.topics_of(group)
     return ctx.slices.run(_consume_stats(ctx, request, group, topics))
 
@@ -227,6 +233,7 @@ def consume_stats_of(
 
     width: number of queues that are listed. Raises ResponseError for more than entries_max queues.
     """
+    # An online group shows what it subscribes to now; an offline one everything that it has offsets for.
     live = ctx.clients.consumers.get(group)
     stats = ConsumeStats()
     for topic in topics:
@@ -235,12 +242,14 @@ def consume_stats_of(
         if config is None or not subscribed:
             yield
             continue
+        # A frame limits the answer, and the caller can ask for parts.
         if len(stats.offset_table) + width(config) > entries_max:
             text = f"the answer would have more than {ENTRIES_MAX} queues; ask for single groups and topics (code 208)"
             raise response_error(ResponseCode.SYSTEM_ERROR, text)
         for queue_id in range(width(config)):
             queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)
             high = max(ctx.store.max_offset(topic, queue_id), 0)
+            # A negative offset counts as none, as for code 14.
             consumed = max(ctx.offsets.get(topic, group, queue_id) or 0, 0)
             stored = ctx.store.store_time(topic, queue_id, QueueOffset(consumed - 1)) if consumed > 0 else 0
             stats.offset_table[queue] = OffsetWrapper(high, consumed, max(stored, 0))
@@ -252,6 +261,7 @@ def consume_stats_of(
 
 def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Command, header: h.TopicOnly) -> LongAnswer:
     """Serve QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe the topic or have offsets for it."""
+    # Groups that subscribe and have not committed yet are found through their members.
     live = [group.name for group in ctx.clients.consumers.values() if header.topic in group.subscriptions]
     names = list(dict.fromkeys([*live, *ctx.offsets.groups_of(header.topic)]))
     return ctx.slices.run(ctx.slices.reply(request, GroupList(names)))
@@ -259,6 +269,7 @@ def groups_of_topic(ctx: ProgressContext, connection: Connection, request: Comma
 
 async def clean_expired_queues(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete consume queues whose last message was deleted from the log (DEL-10)."""
+    # The queues of delayed messages are read by the broker itself, also when their records have expired.
     removed = await ctx.removals.run(ctx.store.deleting_expired_queues(keep=(SCHEDULE_TOPIC, TIMER_TOPIC)))
     log.info("expired consume queues cleaned by=%s removed=%s", connection.remote_address, removed)
     return request.reply()
@@ -267,6 +278,7 @@ async def clean_expired_queues(ctx: AdminContext, connection: Connection, reques
 async def clean_unused_topics(ctx: AdminContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve CLEAN_UNUSED_TOPIC (316): delete consume queues of topics that are not configured any more (DEL-10)."""
     used_topics = {SCHEDULE_TOPIC, TIMER_TOPIC, OP_HALF_TOPIC, *ctx.topics.names()}
+    # Queues of light message queues (LMQ) have no topic settings of their own.
     unused = {
         topic for topic, _ in ctx.store.topic_queues() if topic not in used_topics and not topic.startswith(LMQ_PREFIX)
     }

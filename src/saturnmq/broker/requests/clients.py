@@ -54,19 +54,23 @@ def heartbeat(ctx: ClientContext, connection: Connection, request: Command, head
     if problem is None:
         producers = [producer.group_name for producer in data.producer_data_set]
         host = host_of(connection.remote_address)
+        # The whole heartbeat is refused: one applied in part would leave a client half registered.
         problem = ctx.clients.problem(connection, producers, data.consumer_data_set, host)
         if problem is not None:
             ctx.rejections.note("live_groups", connection.remote_address, problem)
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     owner = (host_of(connection.remote_address), connection.attributes.get(CALLER))
+    # Reported, not refused: clients behind one address translation may share an id legitimately.
     if ctx.clients.taken_id(data.client_id, owner):
         text = f"{data.client_id!r} is online at another address or with another account"
         ctx.rejections.note("client_id", connection.remote_address, text)
+    # The client may have closed while its heartbeat was decoded.
     if not connection.closed:
         ctx.clients.ids.heard(data.client_id, connection)
     answer = ctx.heartbeats.run(_register(ctx, connection, request, data, owner))
     names = [consumer.group_name for consumer in data.consumer_data_set]
+    # Most heartbeats create nothing: no coroutine, no wait.
     if isinstance(answer, Command) and _persisted(ctx, names):
         return answer
     return _after_changes(ctx, answer, names)
@@ -74,6 +78,7 @@ def heartbeat(ctx: ClientContext, connection: Connection, request: Command, head
 
 def _persisted(ctx: ClientContext, groups: list[str]) -> bool:
     """Whether the groups and their retry topics, as far as a client created them, survive a crash."""
+    # Without a DLedger group the files are what matters; nothing waits to be written.
     if ctx.groups.journal is None and not (ctx.groups.writer.dirty or ctx.topics.writer.dirty):
         return True
     return all(ctx.groups.persisted(group) and ctx.topics.persisted(RETRY_PREFIX + group) for group in groups)
@@ -96,6 +101,7 @@ def _heartbeat_problem(ctx: ClientContext, data: HeartbeatData) -> str | None:
         return f"the client id has {len(data.client_id)} characters, at most {_NAME_CHARS_MAX} are allowed"
     if not all(0 < len(producer.group_name) <= _NAME_CHARS_MAX for producer in data.producer_data_set):
         return f"the name of a producer group must have 1 to {_NAME_CHARS_MAX} characters"
+    # A time far ahead would win against every later subscription of the group.
     newest_ms = ctx.clock_ms() + VERSION_AHEAD_MS
     for consumer in data.consumer_data_set:
         problem = group_problem(consumer.group_name)
@@ -109,6 +115,7 @@ def _heartbeat_problem(ctx: ClientContext, data: HeartbeatData) -> str | None:
         subscriptions = []
         for subscription in consumer.subscription_data_set:
             subscription.sub_version = version_ms(subscription.sub_version)
+            # A subscription of an impossible topic is dropped, the others count.
             if topic_problem(subscription.topic) is None and len(subscription.expression_type) <= _NAME_CHARS_MAX:
                 subscriptions.append(subscription)
             if subscription.sub_version > newest_ms:
@@ -126,6 +133,7 @@ def _register(
     """Apply a heartbeat in steps, as long as its connection is open."""
     now = ctx.clock_ms()
     for consumer in data.consumer_data_set:
+        # A heartbeat in steps may outlive its connection, which must not be registered afterwards.
         if connection.closed:
             break
         info = ClientInfo(data.client_id, request.language, request.version, now, owner)
@@ -141,10 +149,12 @@ def _register(
 
 def _consumer(ctx: ClientContext, connection: Connection, info: ClientInfo, data: ConsumerData) -> Steps[None]:
     group = ctx.groups.find(data.group_name, connection.remote_address)
+    # The retry topic's name must be a legal topic.
     if group is not None and len(RETRY_PREFIX + data.group_name) <= 127:
         with contextlib.suppress(ResponseError):  # topic quota used up: only the group's retries are rejected
             retry_topic = RETRY_PREFIX + data.group_name
             ctx.topics.ensure_for_group(retry_topic, group.retry_queue_nums, connection.remote_address)
+    # Compared below: parked pulls hold the filter of the former subscription.
     before = _expressions(ctx, data.group_name)
     ctx.clients.register_consumer(data, connection, info)
     yield
@@ -171,6 +181,7 @@ def unregister(ctx: ClientContext, connection: Connection, request: Command, hea
 def consumer_ids(ctx: ClientContext, connection: Connection, request: Command, header: h.ConsumerGroupOnly) -> Command:
     """Serve GET_CONSUMER_LIST_BY_GROUP (38)."""
     group = ctx.clients.consumers.get(header.consumer_group)
+    # Encoded once per change of members, as all clients ask for it in every rebalance.
     ids = group.encoded_ids() if group is not None else None
     if ids is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
@@ -198,6 +209,7 @@ def lock_queues(ctx: ClientContext, connection: Connection, request: Command, he
     if problem is not None:
         raise response_error(ResponseCode.SYSTEM_ERROR, problem)
     _check_owner(ctx, connection, body)
+    # Queues elsewhere are left out: a client asks each broker for its own.
     queues = [queue for queue in body.mq_set if _is_here(ctx, queue)]
     locked_queues = ctx.locks.lock(
         body.consumer_group, body.client_id, queues, ctx.clock_ms(), connection.remote_address
@@ -211,6 +223,7 @@ def _check_owner(ctx: ClientContext, connection: Connection, body: LockBatchRequ
     Client ids are public (38, 203): a stranger could release the locks of a consumer, and have its queues consumed twice.
     """
     group = ctx.clients.consumers.get(body.consumer_group)
+    # The connection of a live member may lock for its id without further proof.
     if group is None or connection in group.members:
         return
     hosts = {
@@ -295,6 +308,7 @@ def all_producers(ctx: ClientContext, connection: Connection, request: Command, 
 
 def _all_producers(ctx: ClientContext, request: Command) -> Steps[Command]:
     data = {}
+    # A copy: producers may come and go between two steps.
     for group, members in list(ctx.clients.producers.items()):
         data[group] = [
             ProducerInfo(

@@ -45,6 +45,7 @@ def query(ctx: MessageContext, connection: Connection, request: Command, header:
         query_result = yield from ctx.store.query_steps(header.topic, header.key, count, *span)
         return (yield from _answer(request, header.topic, query_result))
 
+    # By host, so that one client cannot take all places.
     return ctx.slices.run(answered(), patient=host_of(connection.remote_address))
 
 
@@ -55,6 +56,7 @@ def _answer(request: Command, topic: str, query_result: QueryResult) -> Steps[Co
     )
     records = []
     for record in query_result.records:
+        # Equal hashes of another topic: the caller may have no right on it.
         if decode_record(record).topic == topic:
             records.append(record)
         yield
@@ -70,6 +72,7 @@ def record_at(store: MessageStore, offset: int) -> bytes | None:
     A record holds its own offset, so bytes inside another record are not accepted even if they look like one.
     """
     record = store.read_record(PhysicalOffset(offset))
+    # The stored offset must be the one asked for: bytes inside a body are no record.
     if record is None or record[:8][4:] != _MAGIC or int.from_bytes(record[28:36], "big") != offset:
         return None
     return record

@@ -27,10 +27,12 @@ def query(ctx: OffsetContext, connection: Connection, request: Command, header: 
     """
     topic, queue_id = header.topic, header.queue_id
     offset = ctx.offsets.get(topic, header.consumer_group, queue_id)
+    # Some clients commit -1 for queues that they have not read.
     if offset is not None and offset >= 0:
         return request.reply(ext={"offset": str(offset)})
     if ctx.store.min_offset(topic, queue_id) <= 0:
         first = ctx.store.physical_offset(topic, queue_id, QueueOffset(0))
+        # In memory since its begin: the group starts at the first message, else by its own rule (CONSUME_FROM).
         if first < 0 or not ctx.store.on_disk(first):
             return request.reply(ext={"offset": "0"})
     text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -43,6 +45,7 @@ def update(ctx: OffsetContext, connection: Connection, request: Command, header:
     The group must exist too, or be created within the quota: invented names would use up consumerOffsetsMax for all others.
     """
     topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+    # Before the check, which may create it.
     group_existed = group in ctx.groups.table
     check_commit(ctx, connection, topic, group, queue_id)
     if not ctx.offsets.set(topic, group, queue_id, header.commit_offset, connection.remote_address):
@@ -89,10 +92,12 @@ def _page(ctx: OffsetContext, request: Command, groups: list[str]) -> Steps[Comm
     parts: list[bytes] = []
     size, following = 0, None
     for group in groups:
+        # A page ends with the group that reaches the size; a single one may exceed it.
         if size >= PAGE_BYTES:
             following = group
             break
         part = yield from ctx.slices.joined(ctx.offsets.entries(group))
+        # The frame's limit: this group begins the next page.
         if parts and size + len(part) > ctx.slices.body_bytes_max:
             following = group
             break
@@ -106,6 +111,7 @@ def _page(ctx: OffsetContext, request: Command, groups: list[str]) -> Steps[Comm
 
 def all_delay_offsets(ctx: OffsetContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_ALL_DELAY_OFFSET (45): progress of each delay level; for our slaves and followers also of timed messages."""
+    # Slaves and followers compare their progress with the end of the log.
     ext = {END_FIELD: str(ctx.store.log.end)}
     progress = ctx.master.timer.published_progress()
     if progress is not None:

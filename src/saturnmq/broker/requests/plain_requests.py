@@ -39,6 +39,7 @@ class PlainRequests:
 
     def feed(self, data: bytes, until: float, reader: PlainReader) -> int:
         """Take the plain requests at the start of data; returns the position of the first frame that is left."""
+        # A client that sent before most likely sends again.
         if self._sends_first and self._sends is not None:
             if count := self._sends.feed(data, until, reader):
                 return count
@@ -50,6 +51,7 @@ class PlainRequests:
             for kind in self._kinds:
                 if count := kind.feed(unread, until, reader):
                     break
+            # Nothing after a send: a pull of the same read must see it, and it is visible only after `finish`.
             if not count and self._sends is not None:
                 count = self._sends.feed(unread, until, reader)
                 self._sends_first = at == 0 and count > 0
@@ -86,11 +88,13 @@ def take_plain(
     pull_context = cast("PullContext", routes[RequestCode.PULL_MESSAGE].context)
     offset_context = cast("OffsetContext", routes[RequestCode.UPDATE_CONSUMER_OFFSET].context)
     rules = PlainRules(admission, member, main.frame_limits, admits)
+    # Decided once: without a group the role does not change while the broker runs.
     is_slave = member is None and pull_context.role.slave
     sends = None if is_slave else plain_sends(send_context, rules)
     pulls = plain_pulls(pull_context, rules)
     commits = plain_commits(offset_context, rules)
     main.take_plain(PlainRequests(sends, (pulls, commits)))
+    # Pulls are not served on the fast port (REM-28).
     fast.take_plain(PlainRequests(sends, (commits,)))
 
 

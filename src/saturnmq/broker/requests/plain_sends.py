@@ -72,6 +72,7 @@ class PlainRules:
 
     def serves(self) -> bool:
         """Whether this broker takes sends and offset commits now."""
+        # Only a leader that serves takes sends.
         return not self.admission.rejected and (self.member is None or self.member.takes_all)
 
     def serves_pulls(self) -> bool:
@@ -113,9 +114,11 @@ def plain_sends(
         )
         request.properties_bytes = len(properties)
         later, began_ns = Later(), perf_counter_ns()
+        # Counted here; `complete` takes it back.
         in_flight.sends += 1
 
         def completed(status: PutStatus, reason: str) -> None:
+            # 0: the message was refused before it was numbered.
             if message.store_bytes:
                 context.stats.put(topic, 1, message.store_bytes, perf_counter_ns() - began_ns)
             reply: Command | bytes
@@ -124,6 +127,7 @@ def plain_sends(
                     serialization, request.opaque, message.queue_id, message.queue_offset, message.physical_offset
                 )
             else:
+                # Stored but not confirmed: the sender gets its position with the code of the failure.
                 failed = PutResult(status, reason=reason)
                 if message.store_bytes:
                     failed.physical_offset, failed.queue_offset = message.physical_offset, message.queue_offset
@@ -132,6 +136,7 @@ def plain_sends(
 
         store.put_soon(message, completed)
         connection.respond(request, later)
+        # The last send of this iteration that is taken without decoding.
         return not connection.limits.full and in_flight.sends < settings.send_queue_max
 
     sends: PlainSends = module.Sends(

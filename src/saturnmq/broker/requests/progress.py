@@ -46,6 +46,7 @@ def reset(ctx: ProgressContext, connection: Connection, request: Command, header
     if config is None:
         text = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
+    # A group without offsets for the topic has never consumed it.
     if not any(0 <= queue_id < config.write_queue_nums for queue_id in ctx.offsets.of(topic, group)):
         raise response_error(ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> not exist")
     return ctx.slices.run(_reset(ctx, connection, request, header, config))
@@ -59,6 +60,7 @@ def _reset(
     for queue_id in range(config.write_queue_nums):
         now = ctx.offsets.get(topic, group, queue_id)
         offset_at_time = _offset_at(ctx, topic, queue_id, header.timestamp)
+        # Only backwards, unless forced: a reset must not skip messages by mistake.
         chosen = offset_at_time if header.is_force or now is None else min(offset_at_time, now)
         body.offset_table[MessageQueue(topic, ctx.settings.broker_name, queue_id)] = QueueOffset(chosen)
         yield
@@ -72,13 +74,16 @@ def _reset(
     as_map = yield from ctx.slices.joined(body.pieces())
     as_list, for_cpp = b"", request.language == Language.CPP
     for member, info in list(live.members.items()):
+        # C++ clients read the list form only.
         wants_list = info.language == Language.CPP or (for_cpp and info.language != Language.JAVA)
+        # Built once, and only if a member needs it.
         if wants_list and not as_list:
             as_list = yield from ctx.slices.joined(body.list_pieces())
         push = Command(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext=header.to_ext(), body=as_list if wants_list else as_map
         )
         try:
+            # Pushed without an answer, as in Apache RocketMQ: members apply it when they can.
             member.invoke_oneway(push)
         except ConnectFailed as error:
             log.warning("offsets not pushed group=%s client=%s error=%s", group, info.client_id, error)
@@ -122,6 +127,7 @@ def _span(ctx: ProgressContext, config: TopicConfig, group: str, queue_id: int) 
 
     first, last = stored(low), stored(high - 1)
     reached = stored(consumed - 1) if consumed > 0 else first
+    # The oldest message that the group has not consumed.
     waits = stored(max(consumed, low)) if consumed < high else -1
     return QueueTimeSpan(
         MessageQueue(topic, ctx.settings.broker_name, queue_id),
@@ -150,10 +156,12 @@ def _correction(ctx: ProgressContext, request: Command, header: h.QueryCorrectio
         if group in left_out:
             continue
         for queue_id, offset in ctx.offsets.of(header.topic, group).items():
+            # Offsets before the queue's first message say nothing.
             if offset >= ctx.store.min_offset(header.topic, queue_id):
                 least[queue_id] = min(offset, least.get(queue_id, _LONG_MAX))
             yield
     for queue_id, offset in ctx.offsets.of(header.topic, header.compare_group).items():
+        # CompareGroup itself is behind the minimum: nothing to correct.
         if least.get(queue_id, _LONG_MAX) > offset:
             least[queue_id] = _LONG_MAX
     return (yield from ctx.slices.reply(request, QueryCorrectionOffsetBody(least)))
@@ -176,6 +184,7 @@ def _clone(ctx: ProgressContext, header: h.CloneGroupOffset, peer: str) -> Steps
     live = ctx.clients.consumers.get(header.src_group)
     subscribed = live.subscriptions if live is not None and not header.offline else {}
     for topic in [header.topic] if header.topic else ctx.offsets.topics_of(header.src_group):
+        # A topic that the live group has unsubscribed would be consumed again by the clone.
         if ctx.topics.get(topic) is None or (subscribed and topic not in subscribed):
             log.warning("offsets not cloned topic=%s from=%s to=%s", topic, header.src_group, header.dest_group)
             continue

@@ -69,6 +69,7 @@ _CODES: Final = {
 def pull(ctx: PullContext, connection: Connection, request: Command) -> bytes | Later:
     """Serve 11: at once, or later if the request is parked, or too many are."""
     groups = ctx.groups
+    # With a group's log, creating a consumer group waits for a quorum.
     if groups.journal is not None and request.ext.get("consumerGroup") not in groups.table:
         return Later(_first_pull(ctx, connection, request, connection.attributes.get(CALLER)))
     return _pull(ctx, connection, request, may_park=True)
@@ -79,6 +80,7 @@ async def _first_pull(ctx: PullContext, connection: Connection, request: Command
     name = request.ext.get("consumerGroup", "")
     if group_problem(name) is None and ctx.groups.find(name, connection.remote_address) is not None:
         await ctx.groups.decided(name)
+    # Other requests of this connection were handled meanwhile.
     connection.attributes[CALLER] = caller  # a later request of the connection may be another account's
     return _pull(ctx, connection, request, may_park=True)
 
@@ -87,6 +89,7 @@ def resume(ctx: PullContext, parked: ParkedPull) -> None:
     """Answer a parked pull; it is not parked again (LP-04). Its caller may have lost the right meanwhile (ACL-14)."""
     reply: Reply
     try:
+        # A pull may be parked for minutes: rights can change in that time.
         ctx.check_rights(parked.caller, parked.request.ext["topic"], parked.request.ext["consumerGroup"])
         reply = _pull(ctx, parked.connection, parked.request, may_park=False)
     except Exception as error:
@@ -103,12 +106,15 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
     except KeyError as error:
         raise MissingField(error.args[0]) from error
     pull_filter = checked(ctx, connection, group, topic, queue_id, sys_flag, ext)
+    # Not when it is answered after parking: the offset was committed on arrival.
     commits = may_park and sys_flag & _COMMIT and ext.get("commitOffset") and not ctx.role.slave
     if commits and group != TRANSACTION_GROUP:
         ctx.offsets.set(topic, group, queue_id, int64(ext, "commitOffset"), connection.remote_address)
+    # A count of 0 or less would never return anything.
     count = min(max(count, 1), COUNT_MAX)
     bulk_bytes = min(max(int32_or(ext, "bulkBytes", 0), 0), _BULK_BYTES_MAX)
     if may_park:
+        # As many records as this pull may touch, for the look into the page cache.
         needed = _SCANNED if pull_filter.by_record is not None else count if bulk_bytes else min(count, READ_AHEAD)
         cold = ctx.store.cold_read(topic, queue_id, offset, needed, bulk_bytes)
         if cold is not None:
@@ -125,20 +131,24 @@ def _pull(ctx: PullContext, connection: Connection, request: Command, *, may_par
         accept_extension=pull_filter.by_extension,
     )
     code = _CODES.get(result.status)
+    # A queue without messages: offset 0 waits for the first one, any other is corrected.
     if code is None:  # the queue does not exist yet or is empty
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    # The client allows to be parked; a one-way pull has no answer to wait for.
     if may_park and code == ResponseCode.PULL_NOT_FOUND and sys_flag & _SUSPEND and not request.is_oneway:
         wait_seconds = _wait_seconds(ctx, request)
         if wait_seconds > 0:
             return _park(ctx, connection, request, (topic, queue_id), offset, pull_filter, wait_seconds)
     if ctx.role.slave and not ctx.settings.offset_check_in_slave:
         if code == ResponseCode.PULL_OFFSET_MOVED:
+            # A slave may lag behind its master: the master decides whether the offset is wrong.
             return _redirect(ctx, request, group, offset, result)
         if result.status is GetStatus.OFFSET_FOUND_NULL:
             result.next_offset = offset  # the master may still have what cannot be read here
     if code == ResponseCode.PULL_OFFSET_MOVED and may_park and not ctx.role.slave:
         ctx.offset_moved.add(group, topic, queue_id, offset, result.next_offset, ctx.identity.store_host)
     if code == ResponseCode.SUCCESS:
+        # The statistics need the last record only.
         last, ns = result.buffers[-1], perf_counter_ns() - began_ns
         count_pull(ctx, topic, group, queue_id, last, result.count, result.total_bytes, ns)
     else:
@@ -160,6 +170,7 @@ def _read_first(ctx: PullContext, connection: Connection, request: Command, read
             reply = connection.failure(request, error)
         later.answer(reply)
 
+    # Reads into the page cache; the answer is made on the event loop.
     asyncio.get_running_loop().run_in_executor(ctx.store.disk.read_threads, read).add_done_callback(answer)
     return later
 
@@ -185,6 +196,7 @@ def count_pull(
     ctx: PullContext, topic: str, group: str, queue_id: int, last: memoryview, count: int, total_bytes: int, ns: int
 ) -> None:
     """Count a pull that was answered with messages. last: the last of them that lie one behind the other."""
+    # The physical offset in the record, at byte 28.
     behind_bytes = ctx.store.max_physical_offset - int.from_bytes(last[28:36], "big")
     behind_ms = max(ctx.clock_ms() - store_timestamp_of(last), 0)
     ctx.stats.fetched(topic, group, count, total_bytes)
@@ -210,8 +222,10 @@ def _wait_seconds(ctx: PullContext, request: Command) -> float:
     if ctx.settings.long_polling:
         wait_ms = int64_or(request.ext, "suspendTimeoutMillis", 0)
     ext = request.ext
+    # Parked pulls stay in memory: long expressions are answered at once.
     if wait_ms <= 0 or sum(len(ext.get(name, "")) for name in _FIELDS) > _PARKED_CHARS_MAX:
         return 0.0
+    # The client's wish is limited, or its pull would outlive its connection's idle limit.
     return min(wait_ms / 1000, WAIT_SECONDS_MAX)
 
 
@@ -236,6 +250,7 @@ def _park(
     parked = ParkedPull(connection, request, offset, deadline, pull_filter.codes, pull_filter.by_record, caller)
     if ctx.long_polling.add(key, parked):
         return parked.later
+    # Otherwise clients whose pulls are answered at once would repeat them without pause.
     connection.requests.throttle()
     return ctx.long_polling.delay(parked, ctx.settings.short_polling_ms / 1000)
 
@@ -250,6 +265,7 @@ def checked(
     if not ctx.settings.broker_permission & _READ:
         text = f"the broker[{ctx.identity.store_host.ip}] pulling message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
+    # Created on demand, within the quota.
     config = ctx.groups.table.get(group) or _group(ctx, connection, group)
     if not config.consume_enable:
         raise response_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
@@ -265,6 +281,7 @@ def checked(
         )
         raise response_error(ResponseCode.SYSTEM_ERROR, text)
     if sys_flag & _SUBSCRIPTION:
+        # The pull carries its subscription: it works for a group that is not online, too (BP-01).
         return _by_expression(ctx, topic, ext.get("subscription"), ext.get("expressionType"))
     version = version_ms(int64_or(ext, "subVersion", 0))
     return _by_group(ctx, connection, group, topic, version, config.consume_broadcast_enable)
@@ -287,6 +304,7 @@ def _no_topic(ctx: PullContext, connection: Connection, topic: str) -> ResponseE
 
 def _by_expression(ctx: PullContext, topic: str, text: str | None, kind: str | None) -> PullFilter:
     """Filter of a pull that carries its own subscription. Raises ResponseError 23 or 1."""
+    # Tags need no filter support in the broker's settings.
     if is_tag_kind(kind):
         return _for_retry(ctx, topic, tag_filter(text))
     pull_filter = pull_filter_of(text, kind)
@@ -318,12 +336,14 @@ def _by_group(
         raise response_error(ResponseCode.NO_PERMISSION, text)
     shared = live.subscriptions.get(topic)
     member = live.members.get(connection)
+    # Members may differ for a while when a subscription changes: each gets its own.
     subscription = member.subscriptions.get(topic, shared) if member is not None else shared
     if live.sources.get(topic) is connection:
         subscription = shared  # its newest; an older one may have come later
     if subscription is None:
         text = f"the consumer's subscription not exist{_FAQ}"
         raise response_error(ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
+    # The broker has an older subscription than the client: its heartbeat is on the way.
     if subscription.sub_version < version:
         text = "the consumer's subscription not latest"
         raise response_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, text)
@@ -333,6 +353,7 @@ def _by_group(
             return _for_retry(ctx, topic, ACCEPT_ALL)
         return _for_retry(ctx, topic, subscribed_tags(subscription.sub_string, subscription.code_set))
     require_property_filter(kind, ctx.settings.property_filter_enable)  # without it there are no filters
+    # The member's expression differs from the group's: it is compiled for this pull alone.
     if shared is None or (shared.sub_string, shared.expression_type) != (subscription.sub_string, kind):
         return _for_retry(ctx, topic, pull_filter_of(subscription.sub_string, kind))
     return _for_retry(ctx, topic, ctx.filters.groups.for_pull(topic, group, version))

@@ -59,6 +59,7 @@ def frame_head(
     body_bytes: int,
 ) -> bytes:
     """What precedes the body in the response to a request of this serialization and opaque; see `frame`."""
+    # `is`: an enum member.
     if serialization is _JSON:
         header = _json_pattern(code, remark, broker_id) % (opaque, *offsets)
         size = len(header)
@@ -83,6 +84,7 @@ def _sample(serialization: Serialization, code: int, remark: str, broker_id: int
         remark=remark,
         serialization=serialization,
     )
+    # Without length words.
     return encode_head(command, 0)[8:]
 
 
@@ -93,6 +95,7 @@ def _binary_parts(code: int, remark: str, broker_id: int) -> tuple[bytes, bytes,
     The last item is the length of extFields without the digits of the offsets.
     """
     header = _sample(Serialization.ROCKETMQ, code, remark, broker_id, 0)
+    # Fixed part of a binary header up to the remark's length, and the remark.
     middle_end = 17 + len(remark.encode())
     entries = header[middle_end + 4 :]
     ends = [entries.index(name) + len(name) for name in (b"nextBeginOffset", b"minOffset", b"maxOffset")]
@@ -108,6 +111,7 @@ def _binary_parts(code: int, remark: str, broker_id: int) -> tuple[bytes, bytes,
 @lru_cache(maxsize=256)
 def _json_pattern(code: int, remark: str, broker_id: int) -> bytes:
     """JSON header with %d for opaque and the three offsets."""
+    # A percent sign in a remark must survive the formatting.
     header = _sample(_JSON, code, remark, broker_id, _MARK).replace(b"%", b"%%")
     for sample in (f'"opaque":{_MARK},', '"nextBeginOffset":"0"', '"minOffset":"0"', '"maxOffset":"0"'):
         number = str(_MARK) if sample.startswith('"opaque"') else "0"

@@ -44,6 +44,7 @@ def queue_units(
     if header.consumer_group:
         offline = f"{header.consumer_group}@{topic} is not online!"
         body.filter_data = accepts.shown if body.subscription_data is not None else offline
+    # Success with a remark (RT-13).
     if not queue.min_offset <= header.index < queue.max_offset:
         text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return request.reply(ResponseCode.SUCCESS, text, body=body.encode())
@@ -55,6 +56,7 @@ class _Accepts:
 
     def __init__(self, subscription: SubscriptionData | None, record: GroupFilter | None) -> None:
         self._unsubscribed = subscription is None
+        # Tags are compared by their codes, which the unit has; other expressions by the filter's record.
         tags = subscription is not None and is_tag_kind(subscription.expression_type)
         self._codes = tag_filter(subscription.sub_string).codes if subscription is not None and tags else None
         self._record = record if not tags else None
@@ -77,6 +79,7 @@ def _units(
     header: h.QueryConsumeQueue,
     accepts: _Accepts,
 ) -> Steps[Command]:
+    # A negative count is none.
     count = min(max(header.count, 0), UNITS_MAX)
     for offset, (physical_offset, size, code) in queue.units(QueueOffset(header.index), count):
         unit = ConsumeQueueData(physical_offset, size, code)
@@ -86,6 +89,7 @@ def _units(
             unit.extend_data_json = json.dumps(
                 {"bitMap": content.bit_map.hex(), "msgStoreTime": content.store_ms, "tagsCode": content.tags_code}
             )
+        # The unit points to an extension that was deleted or is not readable.
         elif code <= ADDRESS_MAX:
             unit.msg = f"Cq extend not exist!addr: {code}"
         unit.eval = accepts.unit(code, content.store_ms if content else 0, content.bit_map if content else b"")
@@ -96,4 +100,5 @@ def _units(
 
 def bits(bit_map: bytes) -> str:
     """A bit map as text, the highest bit first, as Apache RocketMQ prints it."""
+    # The first byte has the lowest bits.
     return "".join(f"{byte:08b}" for byte in reversed(bit_map))

@@ -31,6 +31,7 @@ STATUS_BYTES_MAX: Final = 8 << 20  # of the members' answers; the response must 
 
 def require_offset_push(group: ConsumerGroup) -> None:
     """Raise ResponseError 1 if a member's release knows neither 220 nor 221."""
+    # One old member is enough: the operator has to know that it would not follow.
     for info in group.members.values():
         if info.version < VERSION_OFFSET_PUSH:
             text = f"the client does not support this feature. client={info.client_id} version={info.version}"
@@ -41,6 +42,7 @@ async def running_info(
     ctx: MessageContext, connection: Connection, request: Command, header: h.GetConsumerRunningInfo
 ) -> Command:
     """Serve GET_CONSUMER_RUNNING_INFO (307)."""
+    # The operator's credentials are not shown to the consumer's process.
     ext = without_credentials(request.ext)
     return await _relayed(ctx, request, header.consumer_group, header.client_id, ext, lambda: request.body)
 
@@ -77,6 +79,7 @@ async def _relayed(
     """Response of one member; 207 if it does not answer within RELAY_TIMEOUT_MS, 1 if it is not online or does not read."""
     live = ctx.clients.consumers.get(group)
     members = live.members.items() if live is not None else ()
+    # A client may be listed until its connection is reported as lost.
     online_member = next(((c, info) for c, info in members if info.client_id == client_id and not c.closed), None)
     if online_member is None:
         text = f"The Consumer <{group}> <{client_id}> not online"
@@ -85,11 +88,13 @@ async def _relayed(
     if info.version < VERSION_RELAY:
         text = f"The Consumer <{client_id}> Version <{info.version}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
+    # Pending output would only grow; the operator gets a reason instead of a timeout.
     if member.output_full:
         text = f"The Consumer <{group}> <{client_id}> does not read what is sent to it"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     try:
         with ctx.relays.call(member):
+            # Made when there is a permit, so that waiting relays hold no records.
             answer = await member.invoke(Command(request.code, ext=ext), RELAY_TIMEOUT_MS, body=body)
     except CallTimeout as error:
         text = f"consumer <{group}> <{client_id}> Timeout: {error}"
@@ -128,11 +133,13 @@ async def consumer_status(
         try:
             with ctx.relays.call(member):
                 answer = await member.invoke(command, STATUS_TIMEOUT_MS)
+            # Also counted if the answer is not used.
             remaining_bytes -= len(answer.body or b"")
             if answer.code == ResponseCode.SUCCESS and answer.body and remaining_bytes >= 0:
                 table[info.client_id] = GetConsumerStatusBody.decode(
                     answer.body, budget=BODY_BUDGET
                 ).message_queue_table
+        # A member that answers nonsense is named; others that do not answer are left out.
         except RemoteProtocolError as error:
             raise response_error(ResponseCode.SYSTEM_ERROR, f"{info.client_id} answered {error}") from error
         except SaturnError:

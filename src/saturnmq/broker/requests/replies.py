@@ -40,8 +40,10 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> C
             text = f"[OVERLOAD]system busy, {ctx.send.in_flight.replies} replies wait for their requesters"
             raise response_error(ResponseCode.SYSTEM_BUSY, text)
         sent = SendFields(request.code, request.ext)
+        # All checks before the requester is counted as pending.
         config, queue_id = place_of(ctx.send, connection, sent)
         push = _push_of(ctx, connection, request, sent, queue_id)
+        # Stored even if the requester is not connected, as in Apache RocketMQ (RR-04).
         position_fields = _stored(ctx, connection, request, sent, config, queue_id)
     except REFUSALS as error:
         return refusal(request, error, base)
@@ -50,6 +52,7 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> C
     requester = _requester(ctx, client_id)
     if isinstance(requester, str):
         return _undelivered(ctx, connection, request, requester, fields)
+    # Until the push is answered.
     ctx.send.in_flight.replies += 1
     pushed = _push(requester, push, client_id or "")
     return Later(_delivered(ctx, connection, request, requester, pushed, fields))
@@ -65,8 +68,10 @@ async def _delivered(
 ) -> Command:
     """The response with these fields, once the requester has confirmed the reply."""
     try:
+        # The replier's other requests go on while its reply is delivered.
         with connection.release_in_flight(request):
             problem = await pushed
+    # Also if the replier's connection is lost.
     finally:
         ctx.pending.release(requester)
         ctx.send.in_flight.replies -= 1
@@ -124,6 +129,7 @@ def _requester(ctx: ReplyContext, client_id: str | None) -> Connection | str:
     """The connection of the client that waits for a reply, counted as pending, or why it cannot be pushed there."""
     if client_id is None:
         return f"reply message properties[{PropertyKey.REPLY_TO_CLIENT}] is null"
+    # By the client id in the property, which the requester put there.
     requester = ctx.clients.producer_of_id(client_id)
     if requester is None or requester.closed:
         return f"push reply message fail, channel of <{client_id}> not found."

@@ -71,6 +71,7 @@ class Rights:
 
     def __init__(self, store: MessageStore, cluster: str, *, compat: bool) -> None:
         self._store = store
+        # The only topic to which a reply may be addressed.
         self._reply_topic = f"{cluster}_{REPLY_TOPIC_SUFFIX}"
         self._compat = compat
         self._needs = COMPAT_NEEDS if compat else {code: route.needs for code, route in TABLE.items()}
@@ -86,6 +87,7 @@ class Rights:
             return RequiredRights()
         admin = code in self._admin
         try:
+            # Evaluated here, so that a malformed body is found before the handler runs.
             resources = tuple(self._resources(command, needs))
         except SaturnError as error:
             if isinstance(error, AccessDenied):
@@ -102,6 +104,7 @@ class Rights:
                     yield from _in_body(command)  # all of them
                 continue
             text = command.ext.get(need.field)
+            # 4.9.7 accepts an empty name and checks nothing for it.
             if text is None or (not text and not self._compat):
                 if not self._may_lack(command.code, need.field):
                     raise AccessDenied(f"the custom field <{need.field}> is null", "parse")
@@ -123,6 +126,7 @@ class Rights:
             raise AccessDenied(f"replies are sent to topic:{self._reply_topic}, not to {shown_resource(text)}")
         elif need.resource is Resource.MESSAGE:
             yield self._topic_at(text), bits
+        # A consumer that sends a message back writes to its own retry topic.
         elif bits == PUB and text.startswith(RETRY_PREFIX):
             if not need.retry_group:
                 yield text, SUB  # only a consumer of the group writes to its retry topic
@@ -134,6 +138,7 @@ class Rights:
     def _topic_at(self, text: str) -> str:
         """The topic of the message at a physical offset or with an offset message id; _NO_RESOURCE if there is none now."""
         try:
+            # An offset has at most 19 digits; anything longer is a message id.
             if len(text) > _OFFSET_DIGITS_MAX:
                 offset = parse_offset_message_id(text)[1]
             elif text.isascii() and text.isdigit():
@@ -146,6 +151,7 @@ class Rights:
             message = decode_record(record)
         except MessageError:
             return _NO_RESOURCE
+        # An internal message belongs to the topic in its property.
         if message.topic in FORBIDDEN_SEND_TOPICS:
             return message.properties.get(PropertyKey.REAL_TOPIC, message.topic)
         return message.topic

@@ -32,6 +32,7 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
     days, remaining_seconds = divmod(seconds, 86_400)
     hours, remaining_seconds = divmod(remaining_seconds, 3600)
     minutes, seconds = divmod(remaining_seconds, 60)
+    # Of the file systems, now.
     usage = store.disk_usage()
     table = ctx.stats.table(now) | {
         "brokerVersion": str(VERSION),
@@ -50,9 +51,11 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
         "flushDiskType": store.settings.flush_disk_type.value,
         "slowFlushTimes": str(store.log.slow_flushes),
         "slowestFlushMs": str(store.log.slowest_flush_ms),
+        # Integer.MAX_VALUE without a pool, as Apache RocketMQ answers.
         "remainTransientStoreBufferNumbs": str(store.log.free_buffers if store.log.pooled else 2**31 - 1),
         "sendThreadPoolQueueCapacity": str(settings.send_queue_max),
         "pullThreadPoolQueueCapacity": str(settings.pull_queue_max),
+        # Capacities of Apache's thread pools, for tools that compute a share.
         "queryThreadPoolQueueCapacity": "20000",
         "EndTransactionThreadPoolQueueCapacity": "100000",
     }

@@ -72,12 +72,14 @@ _STATUS_CODES: Final = {
 
 def send(ctx: SendContext, connection: Connection, request: Command) -> Command | Later:
     """Serve 10, 310 and 320. Answers at once with ASYNC_FLUSH, else when the message is durable (SND-15)."""
+    # Of every answer, also of an error: region and trace flag.
     base = ctx.answers.base()
     try:
         refused = refused_at_arrival(ctx, request, base)
         if refused is not None:
             return refused
         fields = SendFields(request.code, request.ext)
+        # Checks topic and queue before anything is stored.
         config, queue_id = place_of(ctx, connection, fields)
         put = _put_batch if fields.is_batch else put_one
         result, wait = put(ctx, connection, request, fields, config, queue_id)
@@ -85,14 +87,17 @@ def send(ctx: SendContext, connection: Connection, request: Command) -> Command 
         return refusal(request, error, base)
     store = ctx.store
     confirmation = confirmation_of(store, waits=wait) if CONFIRMATION_FIELD in request.ext else None
+    # WAIT=false is answered at once, except in a group: there no append is sure before it is committed.
     at_once = store.acknowledges_at_once or not (wait or store.quorum) or result.status is not PutStatus.PUT_OK
     topic = config.topic_name
+    # A send that created its topic is answered when the topic is on disk.
     if at_once and ctx.topics.durable(topic):
         return answer(ctx, request, result, result.status, queue_id, confirmation)
     later = Later()
     ctx.in_flight.sends += 1
 
     def confirmed(status: PutStatus, reason: str) -> None:
+        # The reason of the put counts more than that of the confirmation.
         result.reason = result.reason or reason
         reply = answer(ctx, request, result, status, queue_id, confirmation)
         complete(ctx, later, reply if ctx.topics.durable(topic) else _after_topic(ctx, reply, request, topic))
@@ -122,6 +127,7 @@ async def _after_topic(ctx: SendContext, reply: Command | bytes, request: Comman
         return request.reply(ResponseCode.SYSTEM_ERROR, text, ctx.answers.base())
     finally:
         ctx.in_flight.sends -= 1
+    # Here the answer must be a command: the caller passes it on.
     return reply if isinstance(reply, Command) else FrameDecoder().feed(reply)[0]
 
 
@@ -142,8 +148,10 @@ def place_of(ctx: SendContext, connection: Connection, fields: SendFields) -> tu
     """Topic settings and queue id of a send. Raises one of REFUSALS (SND-03..SND-07)."""
     topic, queue_id = fields.topic, fields.queue_id
     config = ctx.topics.table.get(topic)
+    # System topics are in the table, but not for clients.
     if config is None or topic in FORBIDDEN_SEND_TOPICS:
         config = _topic_for(ctx, connection, fields)
+    # As in Apache RocketMQ: the larger of both.
     width = max(config.write_queue_nums, config.read_queue_nums)
     if queue_id >= width:
         text = f"request queueId[{queue_id}] is illegal, {config.describe()} Producer: {connection.remote_address}"
@@ -151,6 +159,7 @@ def place_of(ctx: SendContext, connection: Connection, fields: SendFields) -> tu
     if config.order and not ctx.settings.broker_permission & Perm.WRITE:
         text = f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
         raise response_error(ResponseCode.NO_PERMISSION, text)
+    # A negative id asks the broker to choose: queues in turn.
     if queue_id < 0:
         queue_id = next(ctx.turns) % max(config.write_queue_nums, 1)
     return config, queue_id
@@ -203,6 +212,7 @@ def _topic_for(ctx: SendContext, connection: Connection, fields: SendFields) -> 
     if topic in FORBIDDEN_SEND_TOPICS:
         raise response_error(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if topic.startswith(RETRY_PREFIX):
+        # A retry topic exists only with its group.
         _group_of(ctx, connection, topic)
     queues, unit, peer = fields.default_topic_queue_nums, fields.unit_mode, connection.remote_address
     config = ctx.topics.create_for_send(topic, fields.default_topic, queues, unit=unit, peer=peer)
@@ -227,6 +237,7 @@ def put_one(
     properties = MessageProperties(fields.properties, ctx.cluster_suffix)
     topic, stored = config.topic_name, properties.text
     if topic.startswith(RETRY_PREFIX):
+        # Also decides between retry and dead letter.
         topic, queue_id = _retry_target(ctx, connection, request, fields, queue_id)
     sys_flag = fields.sys_flag & NOT_HOSTS
     if config.topic_filter_type == "MULTI_TAG":
@@ -236,7 +247,9 @@ def put_one(
     if half:
         group = fields.producer_group
         stored = as_half(topic, queue_id, properties, group)
+        # After the group is known, before anything is stored.
         _check_half_quota(ctx, connection, properties.special.get(PropertyKey.PGROUP) or group)
+        # Half messages are in queue 0 of the half topic, without transaction flag, until their end.
         topic, queue_id, sys_flag = HALF_TOPIC, 0, sys_flag & ~TRANSACTION_MASK
     elif properties.special:
         topic, queue_id, stored, deliver_ms = _delayed(ctx, topic, queue_id, properties, sys_flag)
@@ -254,12 +267,14 @@ def put_one(
         fields.reconsume_times,
     )
     began_ns = perf_counter_ns()
+    # A delivery time that is no level goes through the timer.
     result = ctx.store.put(message) if deliver_ms is None else ctx.master.timer.put(message, deliver_ms)
     if result.status is PutStatus.PUT_OK:
         ctx.stats.put(topic, 1, result.size, perf_counter_ns() - began_ns)
         if topic == SCHEDULE_TOPIC:
             ctx.stats.scheduled(queue_id, result.size)
         if half:
+            # Registered after it is stored: a check finds the message.
             ctx.master.transactions.prepared(message, result)
     return result, properties.wait
 
@@ -280,11 +295,13 @@ def _put_batch(
             ResponseCode.MESSAGE_ILLEGAL, f"the batch body is malformed or too long: {error.message}"
         ) from error
     topic = config.topic_name
+    # As in Apache RocketMQ.
     if topic.startswith(RETRY_PREFIX):
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group " + topic)
     common = fields.properties
     strings = [common.encode(), *(item.properties_raw for item in items)]
     joined = b"\x02" + b"\x02".join(strings)
+    # A quick look first: the pattern is expensive on megabytes.
     if b"DEL" in joined and _DELAY_IN_BATCH.search(joined):
         text = "a batch cannot be delayed, and property DELAY or one of TIMER_... is set in it"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
@@ -322,6 +339,7 @@ def _is_half(ctx: SendContext, properties: MessageProperties, reconsume: int) ->
     Copies that old clients send to a retry topic still have the property but are no half messages. Raises ResponseError if
     transactions are not allowed (SND-12).
     """
+    # The delay shows that it is a retry copy of an old client.
     if reconsume > 0 and properties.special.get(PropertyKey.DELAY, "0") != "0":
         return False
     if ctx.settings.reject_transactions:
@@ -335,6 +353,7 @@ def _check_half_quota(ctx: SendContext, connection: Connection, group: str) -> N
     if len(group) > GROUP_LENGTH_MAX:
         text = f"the producer group has {len(group)} characters, at most {GROUP_LENGTH_MAX} are allowed"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, text)
+    # By host, as quotas of other tables.
     problem = ctx.master.transactions.problem(group, born_host(connection).ip)
     if problem is not None:
         ctx.rejections.note("half_messages", connection.remote_address, f"group={group!r}: {problem}")
@@ -349,8 +368,10 @@ def _delayed(
     It is stored under its delay level; dead letters and prepared or rolled-back messages are not delayed (ST-08, DLY-02).
     """
     text, delay = properties.text, properties.special.get(PropertyKey.DELAY)
+    # A dead letter is not delivered again, so it cannot wait.
     if topic.startswith(DLQ_PREFIX):
         return topic, queue_id, without(text, PropertyKey.DELAY), None
+    # Prepared and rolled-back messages are never delivered.
     if sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
         return topic, queue_id, text, None
     destination = scheduled(topic, queue_id, text, delay, ctx.master.delay.level_max)
@@ -364,6 +385,7 @@ def _retry_target(
     """Topic and queue for a send to a retry topic; the dead-letter queue after too many attempts (SND-09)."""
     topic = fields.topic
     most = _group_of(ctx, connection, topic).retry_max_times
+    # Older clients do not send maxReconsumeTimes.
     if request.version >= VERSION_MAX_RECONSUME:
         most = fields.max_reconsume_times(most)
     if fields.reconsume_times < most:
@@ -386,6 +408,7 @@ def _group_of(ctx: SendContext, connection: Connection, retry_topic: str) -> Sub
 def born_host(connection: Connection) -> Host:
     """The peer's address as stored in records; computed once per connection."""
     host = connection.attributes.get("host")
+    # By connection: the address does not change.
     if host is None:
         ip, _, port = connection.remote_address.rpartition(":")
         host = connection.attributes["host"] = Host(ip.partition("%")[0] or "127.0.0.1", int(port or 0))
@@ -405,11 +428,13 @@ def answer(
     confirmation: stated if the put is confirmed; None for senders that do not ask.
     """
     code = _STATUS_CODES.get(status, ResponseCode.SYSTEM_ERROR)
+    # Stored, though perhaps not confirmed: 10, 11, 12 are the timeouts and the missing slave.
     if result.physical_offset >= 0 and code in (0, 10, 11, 12):
         offsets = result.physical_offsets or (result.physical_offset,)
         stated = confirmation if code is ResponseCode.SUCCESS else None
         answers = ctx.answers if stated is None else ctx.answers.stating(stated)
         return request.reply(code, None, answers.fields(queue_id, result.queue_offset, offsets))
+    # Answers without a position count as failed puts.
     ctx.stats.put_failed += 1
     return request.reply(code, _remark(ctx, status, result.reason), ctx.answers.base())
 

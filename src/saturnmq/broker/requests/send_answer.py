@@ -38,6 +38,7 @@ class SendAnswers:
         """The encoder of responses that state a confirmation, for senders that ask."""
         answers = self._stating.get(confirmation)
         if answers is None:
+            # Shares nothing that changes: frames and base are its own.
             answers = self._stating[confirmation] = copy(self)
             answers._base = self._base | {CONFIRMATION_FIELD: confirmation.value}
             answers.frames = {}
@@ -52,6 +53,7 @@ class SendAnswers:
     ) -> dict[str, str]:
         """extFields of a response for a stored message; ids of a batch are joined by commas (BAT-05)."""
         count = len(physical_offsets)
+        # The format is kept for the usual number of ids.
         if count != self._ids[0]:
             self._ids = count, ",".join([self._identity.id_prefix + "%016X"] * count)
         ids = self._ids[1] % tuple(physical_offsets)
@@ -73,6 +75,7 @@ class SendAnswers:
             return answer
         ext = self.fields(queue_id, queue_offset, (physical_offset,))
         answer = encode_frame(Command(0, ext=ext, opaque=opaque, flag=_RESPONSE, serialization=serialization))
+        # Bounded: as many queues as a broker usually has; then it starts over.
         if len(self.frames) >= _FRAMES_MAX:
             self.frames.clear()
         self.frames[key] = self._varied(answer, serialization, opaque, queue_offset, physical_offset)
@@ -88,6 +91,7 @@ class SendAnswers:
     ) -> AnswerFrame:
         """An answer as the form of others of its queue."""
         digits, prefix = b"%d" % queue_offset, self._identity.id_prefix.encode()
+        # From the end: other fields may contain the same digits.
         id_at = answer.rindex(b"%b%016X" % (prefix, physical_offset)) + len(prefix)
         if serialization is Serialization.ROCKETMQ:
             return AnswerFrame(answer, OPAQUE_AT, 0, id_at, len(answer) - len(digits), len(digits))
@@ -111,6 +115,7 @@ class SendAnswers:
 
 def confirmation_of(store: MessageStore, *, waits: bool) -> Confirmation:
     """The confirmation that a message put now has when its sender gets SEND_OK. waits: as its property WAIT says."""
+    # In a group the disk mode decides whether a majority has synced it.
     if store.quorum:
         synced = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         return Confirmation.FSYNC_MAJORITY if synced else Confirmation.MAJORITY

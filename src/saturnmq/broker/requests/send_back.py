@@ -40,6 +40,7 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
 
     The copy is made within the turn of the connection: a request of 100 bytes may append 4 MiB.
     """
+    # Before the record is read, which costs more than the request.
     refused = refused_at_arrival(ctx, request, {})
     if refused is not None:
         return refused
@@ -51,21 +52,27 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
         raise response_error(
             ResponseCode.NO_PERMISSION, f"the broker[{ctx.identity.store_host.ip}] sending message is forbidden"
         )
+    # A group without retry queues gives the message up, as in Apache RocketMQ.
     if group.retry_queue_nums <= 0:
         return request.reply()
     record = record_at(ctx.store, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    # Again, for the size of the copy.
     refused = refused_while_flush_lags(ctx, request, len(record), {})
     if refused is not None:
         return refused
     original = decode_record(record)
     most = group.retry_max_times
+    # The client's own limit counts if it sends one.
     if request.version >= VERSION_MAX_RECONSUME and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
+    # Spreads copies over the retry queues by the message's own queue offset.
     topic, queue_id = RETRY_PREFIX + header.group, original.queue_offset % group.retry_queue_nums
     width = group.retry_queue_nums
+    # Each attempt waits for a longer level.
     level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
+    # Too many attempts, or the client gave up (level -1): dead letter.
     if original.reconsume_times >= most or header.delay_level < 0:
         topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
     config = ctx.topics.ensure_for_group(topic, width, connection.remote_address)
@@ -112,11 +119,13 @@ def _exact_delay_ms(request: Command) -> int:
 def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level: int) -> Message:
     """Copy of a message for redelivery: reconsumeTimes + 1, stored under its delay level, or undelayed for level 0 (RTY-04)."""
     properties = original.properties_raw.decode(errors="surrogateescape")  # a batch may hold invalid UTF-8
+    # Kept from the first copy on: retries of retries still name the first topic.
     if find(properties, PropertyKey.RETRY_TOPIC) is None:
         properties = with_property(properties, PropertyKey.RETRY_TOPIC, original.topic)
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
         first = offset_message_id(original.store_host, original.physical_offset)
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
+    # The copy is confirmed by this broker, no sender waits.
     properties = with_property(properties, PropertyKey.WAIT, "false")
     properties = with_property(properties, PropertyKey.DELAY, str(level))
     topic, queue_id, properties = scheduled(topic, queue_id, properties, str(level), ctx.master.delay.level_max)

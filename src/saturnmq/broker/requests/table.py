@@ -232,6 +232,7 @@ def bind(contexts: Iterable[object]) -> dict[int, BoundRoute]:
 
 
 TABLE: Final[dict[int, CodeRoute]] = {int(route.code): route for route in ROUTES}
+# Derived from the rows, so that a new code cannot be forgotten in one of the sets.
 FAST_CODES: Final = frozenset(code for code, route in TABLE.items() if route.ports is Ports.MAIN_AND_FAST)
 LEADER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.LEADER)
 READER_ONLY: Final = frozenset(code for code, route in TABLE.items() if route.roles is Roles.READER)

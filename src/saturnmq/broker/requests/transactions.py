@@ -26,11 +26,13 @@ def end(ctx: TransactionContext, connection: Connection, request: Command, heade
     """Serve END_TRANSACTION (37), usually one-way. An undecided producer gets no response and is checked again."""
     if header.commit_or_rollback == _UNDECIDED:
         log.debug("transaction undecided by producer key=%s peer=%s", header.transaction_id, connection.remote_address)
+        # As in Apache RocketMQ: an undecided end has no answer at all.
         return NO_RESPONSE
     if header.commit_or_rollback not in _ENDS:
         text = f"commitOrRollback={header.commit_or_rollback} must be 0, 8 or 12"
         return request.reply(ResponseCode.SYSTEM_ERROR, text)
     code, remark = ctx.master.transactions.end(header)
+    # A wrong end is worth a line: it may be a forged or repeated one.
     if code != ResponseCode.SUCCESS:
         text = f"end of transaction, key={header.transaction_id!r:.80} group={header.producer_group!r:.80}: {remark}"
         ctx.rejections.note("end_transaction", connection.remote_address, text)
