@@ -25,6 +25,7 @@ class LookupFailed(Exception):
 async def look_up(domain: str, subgroup: str) -> list[str]:
     """Fetch the addresses from http://domain:8080/rocketmq/subgroup; a port in domain overrides 8080. Raises LookupFailed."""
     host, _, port = domain.partition(":")
+    # HTTP/1.0: no chunks, and the end of the connection ends the answer.
     request = f"GET /rocketmq/{subgroup} HTTP/1.0\r\nHost: {domain}\r\nConnection: close\r\n\r\n"
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -32,6 +33,7 @@ async def look_up(domain: str, subgroup: str) -> list[str]:
             try:
                 writer.write(request.encode("ascii"))
                 answer = b""
+                # Bounded: the server is named by a setting, but its answer is not trusted.
                 while len(answer) <= ANSWER_BYTES_MAX and (data := await reader.read(ANSWER_BYTES_MAX)):
                     answer += data
             finally:
@@ -47,6 +49,7 @@ def parse(answer: bytes) -> list[str]:
     """Parse the addresses from an HTTP response. Raises LookupFailed."""
     head, separator, body = answer.partition(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].split(b" ")
+    # Longer than the limit: the answer is not complete.
     if not separator or len(answer) > ANSWER_BYTES_MAX or len(status) < 2 or status[1] != b"200":
         raise LookupFailed(f"the address server answered {head[:80]!r}")
     text = body.decode("ascii", "replace").strip()

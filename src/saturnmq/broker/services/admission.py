@@ -118,17 +118,21 @@ class Admission:
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
         self.sample(now, max(now - self._next_sample_at, 0.0))
+        # Sampled often only while something waits, so that an idle broker does nothing.
         idle = not self._in_flight.sends and not self.late_ms and not self.rejected
         self._schedule(IDLE_SECONDS if idle else SAMPLE_SECONDS)
 
     def sample(self, now: float, late: float) -> None:
         """Estimate the waiting times, and admit or reject by them. late: how late the timer of this sample ran, in s."""
         in_flight = self._in_flight
+        # Progress counts, not the age of single sends: a slow disk that completes them in groups keeps up.
         if not in_flight.sends or in_flight.completed_sends != self._completed:
             self._completed, self._progress = in_flight.completed_sends, now
         self.late_ms, self.stalled_ms = int(late * 1000), int((now - self._progress) * 1000)
+        # For the watermark and the runtime information.
         in_flight.send_wait_ms = max(self.late_ms, self.stalled_ms)
         for kind in self._kinds:
+            # One sample within the limit ends the count: only an uninterrupted excess rejects.
             if self._waited_ms(kind) <= kind.limit_ms():
                 kind.since = None
             elif kind.since is None:
@@ -139,6 +143,7 @@ class Admission:
         return max(self.late_ms, self.stalled_ms) if kind.durable else self.late_ms
 
     def _apply(self, now: float) -> None:
+        # A slow append rejects at once, without the delay.
         rejected: frozenset[int] = frozenset(_SENDS) if self._append_ms else frozenset()
         delay_seconds = self._settings.fast_failure_delay_ms / 1000
         for kind in self._kinds:
@@ -163,13 +168,16 @@ class Admission:
         if not self.enabled:
             return
         loop = asyncio.get_running_loop()
+        # Once: a second slow append in the same iteration extends the first.
         if not self._append_ms:
+            # Two iterations later: what arrived during the append is read in the next one.
             loop.call_soon(loop.call_soon, self._append_is_over)
         self._append_ms, self._append_until = took_ms, loop.time() + took_ms / 1000
         self._apply(loop.time())
 
     def _append_is_over(self) -> None:
         loop = asyncio.get_running_loop()
+        # Connections that wait for their turn still hold requests that arrived then.
         if any(map(len, self.queues)) and loop.time() < self._append_until:
             loop.call_soon(self._append_is_over)
             return
@@ -184,6 +192,7 @@ class Admission:
             cause, waited_ms, stage = "PCBUSY_CLEAN_QUEUE", self._append_ms, Stage.APPEND
         else:
             durable = any(kind.durable and request.code in kind.codes for kind in self._kinds)
+            # The longer of both waits is named as the cause.
             slow_store = durable and self.stalled_ms > self.late_ms
             waited_ms = self.stalled_ms if slow_store else self.late_ms
             cause, stage = "TIMEOUT_CLEAN_QUEUE", self._stage if slow_store else Stage.QUEUE

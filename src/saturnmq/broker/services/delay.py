@@ -63,9 +63,11 @@ def level_of(delay: str | None, level_max: int) -> int:
     """
     if delay is None:
         return 0
+    # As Integer.parseInt would read it, without overflow.
     if _NUMBER.fullmatch(delay) is None:
         problem = f"property DELAY is {delay!r:.40}, must be the number of a delay level, 0..{level_max}"
         raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
+    # A level above the highest one means the highest, as in Apache RocketMQ.
     return min(max(int(delay), 0), level_max)
 
 
@@ -84,10 +86,12 @@ def scheduled(topic: str, queue_id: int, properties: str, delay: str | None, lev
 
 def restored(message: Message) -> Message:
     """The copy of a message of a system topic for its real topic and queue (DLY-05, TX-05). Raises MessageError."""
+    # Only to read topic and queue: the copy keeps the stored bytes.
     properties = decode_properties(message.properties_raw.decode(errors="replace"))  # a batch may hold invalid UTF-8
     topic, queue_id_text = properties.get(PropertyKey.REAL_TOPIC), properties.get(PropertyKey.REAL_QID, "")
     if not topic or _NUMBER.fullmatch(queue_id_text) is None or int(queue_id_text) < 0:
         raise MessageError(f"REAL_TOPIC={topic!r:.150} REAL_QID={queue_id_text!r:.20} are no topic and queue")
+    # It would be delivered into a system topic, and be delivered again from there.
     if topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         raise MessageError(f"REAL_TOPIC is {topic}, where nothing is delivered to")
     return Message(
@@ -120,6 +124,7 @@ class Level:
 
     def back_off(self, now_ms: int, min_ms: int, max_ms: int) -> int:
         """Back off, twice as long as the last time; returns the back-off in ms."""
+        # Doubled from the minimum up to the maximum.
         self.backoff_ms = min(max(self.backoff_ms * 2, min_ms), max_ms)
         self.backoff_until_ms = now_ms + self.backoff_ms
         return self.backoff_ms
@@ -127,6 +132,7 @@ class Level:
     def remaining_backoff_ms(self, now_ms: int) -> int:
         """Remaining back-off in ms; 0 if the clock was set back."""
         remaining_ms = self.backoff_until_ms - now_ms
+        # A remaining time longer than the back-off itself shows that the clock was set back.
         return remaining_ms if 0 < remaining_ms <= self.backoff_ms else 0
 
 
@@ -150,6 +156,7 @@ class DelayService:
         delays_ms = levels_of(store.settings.message_delay_level)
         self.level_max = len(delays_ms)
         self._levels = [Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
+        # At most the shortest level: a new message is then noticed in time without a wake-up.
         self._idle_ms = max(SHORTEST_WAIT_MS, min(IDLE_MS, *delays_ms))
         self._store = store
         self._state_file = file
@@ -167,6 +174,7 @@ class DelayService:
         """Read delayOffset.json if it exists. Raises CorruptRecord, StoreError."""
         saved_table = self._state_file.read(DelayOffsetTable.decode)
         for number, offset in saved_table.offset_table.items() if saved_table is not None else ():
+            # Levels of another configuration keep their progress, should they come back.
             if 1 <= number <= self.level_max:
                 self._levels[number - 1].offset = QueueOffset(offset)
             else:
@@ -210,6 +218,7 @@ class DelayService:
         wait_ms = self._idle_ms
         budget = _Budget()
         level_count = self.level_max
+        # Another level begins in each iteration, so that a busy one does not use up the budget of the others.
         first_index, self._first_index = self._first_index, (self._first_index + 1) % level_count
         for index in range(level_count):
             level = self._levels[(first_index + index) % level_count]
@@ -219,6 +228,7 @@ class DelayService:
                 continue
             try:
                 wait_ms = min(wait_ms, self._deliver_level(level, now_ms, budget))
+            # One level's failure must not stop the others.
             except Exception:
                 log.exception(
                     "delayed delivery failed level=%s offset=%s retry_ms=%s", level.number, level.offset, PAUSE_MS
@@ -237,16 +247,19 @@ class DelayService:
             for offset, (physical_offset, size, due_ms) in queue.units(start, BATCH_COUNT):
                 if budget.is_spent:
                     return 0
+                # Fillers are stepped over; they cost nothing of the budget.
                 if size != FILLER_SIZE:
                     if due_ms <= ADDRESS_MAX:
                         due_ms = self._extended_due_ms(level, queue, due_ms, physical_offset)
                     wait_ms = self._wait_ms(level, due_ms, now_ms)
                     if wait_ms > 0:
                         return wait_ms
+                    # Not delivered: the level waits, because its messages must stay in order.
                     if not self._deliver(level, offset, physical_offset, size):
                         return level.back_off(now_ms, RETRY_MS, RETRY_MS_MAX)
                     budget.count -= 1
                     budget.bytes -= size
+                # After the put: a crash in between repeats the delivery (DUR-19).
                 level.offset, level.backoff_ms, self._has_unsaved_progress = QueueOffset(offset + 1), 0, True
             if level.offset == start:  # units are missing: continue with the next file, as Apache RocketMQ (CQ-05)
                 level.offset = min(queue.next_file_offset(start), queue.max_offset)
@@ -281,10 +294,12 @@ class DelayService:
 
     def _clamp_offset(self, level: Level, queue: ConsumeQueue) -> None:
         """Move a level's offset into the bounds of its queue (DLY-07)."""
+        # Deleted by retention, or the file of the progress is older or newer than the queue.
         low, high = queue.min_offset, queue.max_offset
         if low <= level.offset <= high:
             return
         corrected = low if level.offset < low else high
+        # -1 is not an error but a level without progress yet.
         if level.offset >= 0:
             log.warning("delay offset corrected level=%s offset=%s corrected=%s", level.number, level.offset, corrected)
         level.offset, self._has_unsaved_progress = corrected, True
@@ -299,9 +314,11 @@ class DelayService:
                 offset,
                 physical_offset,
             )
+            # Nothing can be delivered; the messages after it can.
             return True
         try:
             message = decode_record(record, check_crc=True)
+            # The record at this place is another one: units and log disagree.
             if (message.topic, message.queue_offset) != (SCHEDULE_TOPIC, offset):
                 raise CorruptRecord(f"it is {message.topic!r} {message.queue_offset}")
             copy = restored(message)
@@ -340,7 +357,9 @@ class DelayService:
         async with self._save_lock:
             if not self._has_unsaved_progress:
                 return
+            # Taken together: the progress may be written once everything up to this end is durable.
             data, log_end = self.encode(), self._store.log.end
+            # Before the waits: deliveries meanwhile set it again.
             self._has_unsaved_progress = False
             try:
                 status = await wait_confirmed(self._store.log, log_end, FLUSH_WAIT_MS)
@@ -350,6 +369,7 @@ class DelayService:
             except StoreError as error:
                 self._has_unsaved_progress = True
                 log.error("delay progress not saved, retried error=%s", error.message)
+            # A cancellation too: the progress is not written.
             except BaseException:
                 self._has_unsaved_progress = True
                 raise

@@ -85,6 +85,7 @@ class HalfTable:
 
     def add(self, half: UndecidedHalf) -> None:
         """Add a stored half message."""
+        # A half message that is read again after a restart replaces its entry.
         self._drop(half.offset)
         self.pending[half.offset] = half
         self._of_group[half.group] = self._of_group.get(half.group, 0) + 1
@@ -115,6 +116,7 @@ class HalfTable:
         """Record the decision on a half message."""
         self._drop(offset)
         self._outcomes[offset] = outcome
+        # The oldest goes: a repeated request after so many decisions is answered with an error.
         if len(self._outcomes) > OUTCOMES_MAX:
             self._outcomes.popitem(last=False)
 
@@ -133,6 +135,7 @@ class HalfTable:
         """
         limits = self.limits
         age_ms = now_ms - half.stored_ms
+        # Older than the retention of the log: its record is about to be deleted.
         if age_ms > limits.kept_ms or (half.checks >= limits.check_max and not 0 <= age_ms < half.immune_ms):
             return CheckAction.DISCARD
         return CheckAction.ASK if age_ms >= half.immune_ms or age_ms < 0 else None
@@ -140,6 +143,7 @@ class HalfTable:
     def progress(self, half_end: int, op_end: int) -> tuple[int, int]:
         """(half, operation) queue offsets to restart reading from. half_end, op_end: the current ends of both queues."""
         if not self.pending:
+            # Nothing undecided: a restart need not read what is there.
             return half_end, op_end
         first = min(self.pending)
         return first, self.pending[first].op_floor  # the smallest: later half messages were stored at later ends

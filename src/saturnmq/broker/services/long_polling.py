@@ -126,6 +126,7 @@ class _Queue:
             pulls.pop(parked, None)
         self.count -= 1
         for code in parked.codes or ():
+            # Empty entries are removed: tags come from clients and would pile up.
             if not self.by_code.get(code, True):
                 del self.by_code[code]
         if not self.by_filter.get(_filter_of(parked), True):
@@ -225,11 +226,13 @@ class LongPolling:
             + sum(map(getsizeof, parked.request.ext.values()))
             + TAGS_CODE_BYTES * len(parked.codes or ())
         )
+        # Not stored yet: a pull that is refused must leave nothing behind.
         queue = self._queues.get(key) or _Queue()
         exceeded_limit = self._exceeded_limit(queue, parked)
         if exceeded_limit:
             self._rejections.note("parked_pulls", parked.connection.remote_address, f"pull delayed: {exceeded_limit}")
             return False
+        # One later, so that the wait is never shorter than the client asked for.
         parked.key, parked.indexed, parked.due_tick = key, True, int(parked.deadline / TICK_SECONDS) + 1
         if not queue.count:
             self._queues[key] = queue
@@ -254,6 +257,7 @@ class LongPolling:
             ("parkedPullsMaxPerGroup", len(self._by_group.get(parked.group, ())), limits.parked_per_group),
             ("parkedPullsMaxPerAddress", self._count_by_address.get(parked.address, 0), limits.parked_per_address),
         ):
+            # The general limits first: the message names the one that an operator can raise.
             if count >= limit:
                 return f"{setting}={limit} pulls are parked"
         connection_pulls = len(self._by_connection.get(parked.connection, ()))
@@ -262,6 +266,7 @@ class LongPolling:
             reason = "pulls of this connection are parked, a tenth of pullThreadPoolQueueCapacity"
             return f"{connection_pulls} {reason}={pulls_max}"
         if (
+            # By memory, and by address: one peer must not fill it with long filters.
             exceeded := self._memory_shares.exceeded(
                 host_of(parked.connection.remote_address), parked.memory_bytes, PARKED_BYTES_MAX
             )
@@ -286,6 +291,7 @@ class LongPolling:
 
     def _remove_from_index(self, parked: ParkedPull) -> None:
         """Remove a pull from the index of its queue, when it waits no longer. It counts until it is answered or dropped."""
+        # Other places find the pull no longer; it still counts until it is answered.
         parked.indexed = False
         queue = self._queues[parked.key]
         queue.remove(parked)
@@ -323,9 +329,11 @@ class LongPolling:
 
     def _wake_for_unit(self, queue: _Queue, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         woken = list(queue.unfiltered)
+        # One lookup, however many pulls wait for other tags.
         woken += queue.by_code.get(tags_code, ())
         if queue.by_filter:
             woken += self._woken_by_filter(queue, topic, queue_id, next_offset, tags_code)
+        # A pull may wait for a later offset than this message has.
         self._wake([parked for parked in woken if next_offset > parked.offset])
 
     def _woken_by_filter(
@@ -336,8 +344,10 @@ class LongPolling:
             if codes is not None and tags_code not in codes:
                 continue
             if accept_record is not None:
+                # Read once for all filters, and only if there is one.
                 if not is_read:
                     is_read, properties = True, self._properties(topic, queue_id, QueueOffset(next_offset - 1))
+                # A message that cannot be read wakes all pulls: they report the error.
                 if properties is not None and not _accepts(accept_record, properties):
                     continue
             yield from pulls
@@ -359,6 +369,7 @@ class LongPolling:
     def _wake(self, woken: Iterable[ParkedPull]) -> None:
         """Make pulls ready, WOKEN_PER_STEP of them at once and the others in the next slices."""
         pulls = iter(woken)
+        # What is too much for one step waits as an iterator: no list of thousands of pulls is copied.
         if not self._make_ready(pulls):
             self._waking.append(pulls)
             self._schedule()
@@ -371,6 +382,7 @@ class LongPolling:
     def _make_ready(self, woken: Iterator[ParkedPull]) -> bool:
         """Make up to WOKEN_PER_STEP pulls ready, except dropped ones; returns whether there are no more."""
         for count, parked in enumerate(woken, 1):
+            # Woken twice, or dropped meanwhile.
             if parked.indexed:
                 self._remove_from_index(parked)
                 self._add_ready(parked)
@@ -379,6 +391,7 @@ class LongPolling:
         return True
 
     def _add_ready(self, parked: ParkedPull) -> None:
+        # Behind the others of its connection, in order.
         blocked = self._blocked.get(parked.connection)
         if blocked is not None:
             blocked.append(parked)
@@ -402,6 +415,7 @@ class LongPolling:
         while self._ready:
             connection = next(iter(self._ready))
             pulls = self._ready.pop(connection)
+            # Records would pile up in the output of a peer that does not read.
             if connection.output_full:
                 self._blocked[connection] = pulls
                 connection.when_drained(partial(self._drained, connection))
@@ -410,15 +424,18 @@ class LongPolling:
             if pulls:
                 self._ready[connection] = pulls  # after the other connections
             bytes_before = connection.out_bytes
+            # Before the answer: the client may send its next pull at once.
             self._release(parked)
             self._answer(parked)
             remaining_bytes -= connection.out_bytes - bytes_before
+            # At least one answer per slice, so that it always goes on.
             if remaining_bytes <= 0 or monotonic() > slice_end:
                 break
         if self._ready or self._waking:
             self._schedule()
 
     def _answer(self, parked: ParkedPull) -> None:
+        # Without an answer the request would count as open without end in the connection.
         if parked.connection.closed:
             parked.later.answer(NO_RESPONSE)
         else:
@@ -441,18 +458,21 @@ class LongPolling:
         now = asyncio.get_running_loop().time()
         self._timer = None
         current_tick = int(now / TICK_SECONDS)
+        # All ticks up to now: the timer may have been late.
         for due_tick in [due_tick for due_tick in self._by_due_tick if due_tick <= current_tick]:
             self._wake(list(self._by_due_tick[due_tick]))
         self._end_delays(now)
         if now - self._last_scan >= SCAN_SECONDS:
             self._last_scan = now
             self._scan()
+        # The timer runs only while a pull waits.
         if self.count or self._delayed:
             self._start_timer()
 
     def _end_delays(self, now: float) -> None:
         """Make delayed pulls ready whose delay is over: DELAYED_PER_TICK at most, one per connection in turn."""
         remaining, skipped = DELAYED_PER_TICK, 0
+        # Until each connection has been looked at once without success.
         while remaining and skipped < len(self._delayed):
             connection, pulls = self._delayed.popitem(last=False)
             if pulls[0].deadline > now:
@@ -465,6 +485,7 @@ class LongPolling:
 
     def _scan(self) -> None:
         for key, queue in list(self._queues.items()):
+            # 0 on a broker whose appends wake the pulls.
             end = self._queue_end(*key)
             if end:
                 self._wake({parked: None for parked in queue.pulls() if parked.offset < end})
@@ -482,6 +503,7 @@ class LongPolling:
             for parked in by_connection.pop(connection, ()):
                 parked.later.answer(NO_RESPONSE)
         for parked in list(self._by_connection.get(connection, ())):
+            # A step may run after another one has removed the pull.
             if parked in self._by_connection.get(connection, ()):
                 if parked.indexed:
                     self._remove_from_index(parked)
@@ -494,6 +516,7 @@ class LongPolling:
         for parked in dropped:
             if parked.delayed:
                 self._add_ready(parked)
+        # Delayed ones are in flight and have to be answered.
         return [(parked.later, parked.request) for parked in dropped if not parked.delayed]
 
     def _withdraw(self, connection: Connection) -> list[ParkedPull]:
@@ -521,6 +544,7 @@ class LongPolling:
         self._waking.clear()
         self._delayed.clear()
         for connection in {*self._by_connection, *self._ready, *self._blocked}:
+            # Parked pulls need no answer: their connections are about to close.
             delayed += self._withdraw(connection)
         for parked in delayed:
             if parked.connection.output_full:

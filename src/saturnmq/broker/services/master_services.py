@@ -46,6 +46,8 @@ class MasterServices:
 
     async def stop(self) -> None:
         """Stop all services and replace them by new ones; only the delay service is loaded, with its progress (DL-C04)."""
+        # Together: each waits for the disk.
         await asyncio.gather(self.delay.stop(), self.timer.stop(), self.transactions.stop())
         self.delay, self.timer, self.transactions = self._create_services()
+        # Only its progress is shown on a follower (code 45).
         self.delay.load()

@@ -54,11 +54,13 @@ class MemberNotices:
     def changed(self, group: ConsumerGroup) -> None:
         """Schedule a round for a group whose members or topics changed."""
         name = group.name
+        # A change while a round is planned is part of it.
         if name in self._waiting or not self._notifies(name):
             return
         now = asyncio.get_running_loop().time()
         self._forget(now)
         self._waiting.add(name)
+        # A round began less than a second ago: the next one waits.
         if name in self._began:
             self._later.append((now + ROUND_SECONDS, name))
         else:
@@ -91,6 +93,7 @@ class MemberNotices:
     def _slice(self) -> None:
         """Notify members for one slice. Congested ones are skipped, as clients also rebalance by themselves every 20 s."""
         self._timer = None
+        # CPU time: other work of the machine must not stretch the slice.
         now, until, remaining_notices = asyncio.get_running_loop().time(), thread_time() + SLICE_SECONDS, NOTICES_MAX
         while remaining_notices > 0 and thread_time() < until:
             self._begin(now)
@@ -108,15 +111,18 @@ class MemberNotices:
     def _begin(self, now: float) -> None:
         """Begin one round that is due."""
         for queue in (self._soon, self._later):
+            # A timer may fire a little early.
             if not queue or queue[0][0] > now + TIMER_SECONDS:
                 continue
             _, name = queue.popleft()
+            # The last round of this group is still going on.
             if name in self._rounds:
                 self._later.append((now + ROUND_SECONDS, name))
                 continue
             self._waiting.discard(name)
             group = self._clients.consumers.get(name)
             if group is not None:
+                # Put back at the end, so that the order is that of their begins.
                 self._began.pop(name, None)
                 self._began[name] = now
                 self._rounds[name] = deque(group.members)
@@ -124,6 +130,7 @@ class MemberNotices:
 
 
 def _notify(member: Connection, group: str) -> None:
+    # It does not read: the notice would wait in its output, and it rebalances by itself.
     if not member.congested:
         with contextlib.suppress(ConnectFailed):
             member.invoke_oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": group}))

@@ -26,6 +26,7 @@ class WakeableSleep:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
+        # After the sleep: a wake before it ends the next one at once.
         self._event.clear()
 
 
@@ -55,6 +56,7 @@ class RepeatedTask:
         while True:
             wait_ms = self._work()
             if wait_ms <= 0:
+                # Other tasks run between two steps.
                 await asyncio.sleep(0)
             else:
                 await self._sleep.sleep(wait_ms / 1000)

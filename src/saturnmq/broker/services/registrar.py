@@ -102,11 +102,13 @@ class Registrar:
 
     async def start(self) -> None:
         """Register once, then start the background tasks."""
+        # Only without namesrvAddr: a configured list is never replaced.
         if self._settings.fetch_name_servers and not self.name_servers:
             await self.look_up()
             self._look_up_task = supervised(self._look_up_again(), "name server look-ups")
         self._in_use = self.name_servers
         self._registered_as = self._broker_id()
+        # Before the background tasks: clients find the broker as soon as it is started.
         await self.register()
         self._task = supervised(self._run(), "registration")
         self._reconnect_missing()
@@ -118,6 +120,7 @@ class Registrar:
         if self._task is not None:
             task, self._task = self._task, None
             await cancel(task, *self._reconnecting.values())
+            # Administrative requests that wait for the registration must not wait for a stopped broker.
             self._registered_event.set()
             await asyncio.gather(*self._leaving.values(), self._request_all(self._unregister, UNREGISTER_TIMEOUT_MS))
         await self._client.close()
@@ -147,6 +150,7 @@ class Registrar:
         """Query the address server for the NameServers; on failure the known ones are kept (NS-36)."""
         try:
             addresses = await look_up(*self._settings.address_server)
+        # The list that is in use stays.
         except LookupFailed as error:
             log.warning("name server lookup failed error=%s", error)
             return
@@ -156,6 +160,7 @@ class Registrar:
     def addresses_changed(self) -> None:
         """Register with NameServers that are new in the list, and unregister from those that are no longer in it (NS-36)."""
         before, self._in_use = self._in_use, self.name_servers
+        # Not before `start` and not after `stop`.
         if self._task is None or set(before) == set(self._in_use):
             return
         log.info("name servers changed addresses=%s before=%s", ",".join(self._in_use), ",".join(before))
@@ -170,6 +175,7 @@ class Registrar:
             await self._request(address, self._unregister(), UNREGISTER_TIMEOUT_MS)
         self._current.discard(address)
         self._failed.discard(address)
+        # Before the check below: the address may be back in the list.
         del self._leaving[address]
         if address in self.name_servers:  # again
             self.require_full()
@@ -185,6 +191,7 @@ class Registrar:
         """Register changed topics soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
+                # An incremental registration cannot say that a topic is missing.
                 self.require_full()  # only a full registration conveys a deletion
             else:
                 self._changed[config.topic_name] = None
@@ -207,9 +214,11 @@ class Registrar:
         NameServers that failed the last registration are not waited for. What was set after a deletion is part of the full
         registration that conveys the deletion.
         """
+        # The registration that has these topics: the next one, or the one that is under way.
         event = self._registered_event if self._changed else self._registering_event
         if self._task is None:
             return
+        # NameServers that do not answer must not block administrators: the periodic registration repeats it.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(self._settings.register_timeout_ms, CHANGES_WAIT_MS) / 1000):
                 if event is not None:
@@ -221,6 +230,7 @@ class Registrar:
             await self._changes_event.wait()
             await self._wait_saved()
             self._changes_event.clear()
+            # Taken before the request: what changes meanwhile is the next registration.
             names, self._changed = list(self._changed), {}
             self._registering_event, self._registered_event = self._registered_event, asyncio.Event()
             try:
@@ -254,6 +264,7 @@ class Registrar:
             self.require_full()
         addresses = self.name_servers
         ready = [address for address in addresses if address in self._current]
+        # Some NameServer misses more than these topics.
         if len(ready) < len(addresses):
             self._full_event.set()
         table = self._topics.registered(names)
@@ -263,6 +274,7 @@ class Registrar:
             if None in answers:
                 self._full_event.set()
             orders = _orders(answers)
+            # An answer that was sent before a newer one must not set old flags.
             if orders is not None and number > self._flags_of:
                 self._topics.set_order_topics(orders, table.topic_config_table)
                 self._flags_after.update(dict.fromkeys(table.topic_config_table, number))
@@ -282,6 +294,7 @@ class Registrar:
             if answer is None:
                 self._current.discard(address)
                 continue
+            # Cleared in between: what this answer confirms may be outdated.
             if complete and losses == self._losses:
                 self._current.add(address)
             log.info("registered address=%s topics=%s complete=%s", address, len(table.topic_config_table), complete)
@@ -300,12 +313,14 @@ class Registrar:
         """Register with one NameServer until it is connected again, with back-off and jitter between the attempts."""
         try:
             for attempt in itertools.count(1):
+                # Before the first attempt too: all brokers lose a restarted NameServer at the same time.
                 await asyncio.sleep(reconnect_seconds(attempt, chance()))
                 if address not in self.name_servers:
                     return
                 if self._client.is_connected(address) and address in self._current:
                     return  # by a periodic registration meanwhile
                 if self._broker_id() < 0:
+                    # A member without an id waits for its role.
                     continue
                 try:
                     await self._client.connect(address, self._settings.register_timeout_ms)
@@ -333,8 +348,10 @@ class Registrar:
                 await self.register()
             except Exception:
                 log.exception("registration failed retry_s=%s", self._settings.register_seconds)
+            # Another full one is due already.
             if not self._full_event.is_set():
                 self._full_done.set()
+            # Its cost grows with the number of topics: at most a tenth of the time goes into it.
             await asyncio.sleep(min(FULL_PAUSE_FACTOR * (loop.time() - began), FULL_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
@@ -344,6 +361,7 @@ class Registrar:
         """
         if self._broker_id() < 0 or not self.name_servers:
             return True
+        # A small request instead of the whole table.
         if not force and not self._settings.force_register and not await self._any_differs():
             return True
         number = next(self._requests)
@@ -352,13 +370,16 @@ class Registrar:
             log.warning("registered with no name server addresses=%s", self.name_servers)
             return False
         self.registered += 1
+        # Empty if no NameServer names one: a slave then has no master.
         self.master_address = next((a.ext["masterAddr"] for a in answers if a and a.ext.get("masterAddr")), "")
         ha_servers = (answer.ext.get("haServerAddr") for answer in answers if answer)
+        # Kept: a slave goes on copying while no NameServer has a master.
         self.ha_server_address = next(filter(None, ha_servers), self.ha_server_address)
         orders = _orders(answers)
         if orders is not None and number > self._flags_of:
             self._flags_of = number
             self._flags_after = {topic: at for topic, at in self._flags_after.items() if at > number}
+            # Topics whose flag a later registration has set keep it.
             self._topics.set_order_topics(orders, self._topics.table.keys() - self._flags_after.keys())
         return True
 
@@ -396,6 +417,7 @@ class Registrar:
             ha_server_addr=self._ha_address(),
             broker_id=self._broker_id(),
             compressed=compressed,
+            # As Java's UtilAll.crc32: without the sign bit.
             body_crc32=crc32(data) & 0x7FFFFFFF,
         )
         ext = header.to_ext() | ({COMPLETE_FIELD: "true"} if complete else {})
@@ -415,6 +437,7 @@ class Registrar:
             self._settings.register_timeout_ms,
         )
         same = [answer is not None and answer.ext.get("changed") == "false" for answer in answers]
+        # As in `_register_with`.
         if losses == self._losses:
             self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
         return not all(same)
@@ -438,6 +461,7 @@ class Registrar:
         """
         self._sign(command)
         try:
+            # Only an existing connection: a NameServer that was restarted needs all topics first.
             pending_answer = None if connect else self._client.ask(address, command, timeout_ms)
             if pending_answer is None and not connect:
                 return None
@@ -458,6 +482,7 @@ class Registrar:
 
     def _note_failure(self, address: str, code: int, error: Exception) -> None:
         """Log a failure, at WARNING only if the request before did not fail."""
+        # Once per failure, not once per attempt.
         level = logging.DEBUG if address in self._failed else logging.WARNING
         log.log(level, "name server failed address=%s code=%s error=%s", address, code, error)
         self._failed.add(address)
@@ -465,6 +490,7 @@ class Registrar:
 
 def _orders(answers: Iterable[Command | None]) -> dict[str, str] | None:
     """Ordered topics in the first NameServer's response; None if it has none, or they cannot be parsed (NS-32)."""
+    # The first answer; NameServers of one cluster have the same ordered topics.
     answer = next(filter(None, answers), None)
     if answer is None or not answer.body:
         return None

@@ -37,6 +37,7 @@ class Reporting:
         """Do what is due now, and begin what takes longer."""
         self._begin("sample", self._sample)
         self._begin("print", lambda: self._lines.due_lines(self._clock_ms()))
+        # Apache's first line comes after ten seconds, too.
         if self._ticks >= FIRST_SECONDS:
             self._begin("watermark", self._watermark.write)
         self._ticks += 1
@@ -48,6 +49,7 @@ class Reporting:
         try:
             for steps in task() or ():
                 self._work.add(steps)
+        # A task that fails must not stop the others.
         except Exception:
             log.exception("statistics task failed task=%s", name)
 

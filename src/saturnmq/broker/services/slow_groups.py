@@ -28,6 +28,7 @@ def disable_slow(settings: BrokerSettings, role: BrokerRole, stats: Stats, group
     The setting is saved with the next change of a group. Only an administrator (code 200) can enable a group again; it is then
     judged by its next pulls.
     """
+    # A slave copies the settings of its master.
     if not settings.disable_slow_groups or role.slave:
         return []
     behind: dict[str, int] = {}
@@ -40,5 +41,6 @@ def disable_slow(settings: BrokerSettings, role: BrokerRole, stats: Stats, group
         protection_log.warning(
             "[PROTECT_BROKER] the consumer[%s] consume slowly, %s bytes, disable it", group, behind[group]
         )
+        # Judged again by its next pulls if it is enabled again.
         stats.forget_falls(group)
     return slow

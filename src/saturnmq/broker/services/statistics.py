@@ -74,6 +74,7 @@ class PutTimes:
 
     def rotate(self) -> None:
         """Begin a new minute."""
+        # Counted apart, as most puts take less: one addition instead of a search.
         self._counts[0] += self.under_1_ms
         self._full, self._counts, self.under_1_ms = self._counts, [0] * len(self._counts), 0
 
@@ -180,6 +181,7 @@ class Stats:
         self.put_bytes += size
         pair = self._put_items.get(topic)
         if pair is None:
+            # Cached between two samples: names are looked up once.
             pair = self._put_items[topic] = (
                 self.sets["TOPIC_PUT_NUMS"].item(topic),
                 self.sets["TOPIC_PUT_SIZE"].item(topic),
@@ -216,6 +218,7 @@ class Stats:
         latency.value += ms
         latency.times += 1
         self.get_max_ms = max(self.get_max_ms, ms)
+        # Always; the bytes only if they are used.
         self.fall_ms[key] = behind_ms
         if self._falls:
             self.fall_size[key] = behind_bytes
@@ -244,6 +247,7 @@ class Stats:
             return
         self.put(topic, 1, size)
         self.fetched(SCHEDULE_TOPIC, SCHEDULE_GROUP, 1, size)
+        # `fetched` has counted it as delivered to a client.
         self.get_messages -= 1  # no client got it
         self._queued(QUEUE_GETS, f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", size)
 
@@ -298,6 +302,7 @@ class Stats:
         self._samples.append((now_seconds, self.put_messages, self.get_found, self.get_miss, self.get_messages))
         self.note_time(now_ms)
         self._ticks += 1
+        # Once a minute: the tick is a second.
         if self._ticks % 60 == 0:
             self._log_store(now_seconds)
         if self._ticks % SETS_SECONDS == 1:
@@ -307,6 +312,7 @@ class Stats:
         """Sample the statistics sets; to be run each ten seconds. Keys are cached between two samples only."""
         self._note_broker_totals()
         for values in (self.fall_size, self.fall_ms):
+            # Bounded, oldest first: clients choose the names in the keys.
             while len(values) > ITEMS_MAX:
                 del values[next(iter(values))]
         self._drop_cached()
@@ -345,6 +351,7 @@ class Stats:
         if now_ms < self._next_midnight_ms:
             return
         self._next_midnight_ms = _midnight_after(now_ms)
+        # Yesterday's become those of the day before.
         self._morning = (*self._morning[2:], self.put_messages, self.get_messages)
         before_puts, before_gets, put_count, get_count = self._morning
         log.info("yesterday put message total: %s", put_count - before_puts)
@@ -355,6 +362,7 @@ class Stats:
 
     def _rate(self, column: int, total: int, now_seconds: float, window: int) -> float:
         """Changes per second in the last `window` seconds, or since the first sample if that was later."""
+        # The oldest sample within the window, or the first one after the start.
         first = next((s for s in self._samples if s[0] >= now_seconds - window), None)
         elapsed = now_seconds - first[0] if first else 0.0
         return (total - int(first[column])) / elapsed if first and elapsed > 0 else 0.0
@@ -397,6 +405,7 @@ class Stats:
 def _midnight_after(now_ms: int) -> int:
     """The next local midnight, Unix ms."""
     now = time.localtime(now_ms / 1000)
+    # Through the calendar: days with a change to summer time are not 24 hours long.
     return int(time.mktime((now.tm_year, now.tm_mon, now.tm_mday + 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 

@@ -66,9 +66,11 @@ class Boundaries:
         """
         minute = now_ms // 60_000
         before = self._last_periods
+        # The common case: nothing ended.
         if before is not None and before[0] == minute:
             return [], False
         local = time.localtime(now_ms / 1000)
+        # Hours of local time, in zones with half an hour, too.
         hour = (now_ms // 1000 + local.tm_gmtoff % 3600) // 3600
         periods = self._last_periods = (minute, hour, (local.tm_year, local.tm_yday))
         if before is None:
@@ -76,6 +78,7 @@ class Boundaries:
         ended = [
             w for w, old, new in zip((LAST_MINUTE, LAST_HOUR, LAST_DAY), before, periods, strict=True) if old != new
         ]
+        # Also after the clock was set back.
         moments = self._moments_at is None or abs(minute - self._moments_at) >= MOMENT_MINUTES
         if moments:
             self._moments_at = minute
@@ -107,6 +110,7 @@ class StatisticsLog:
             stats_log.info("lines omitted: %s, statsLogLinesPerMinute=%s", self._omitted, self._lines_max())
 
     def _sums(self, window: int) -> Steps[None]:
+        # Known before the first line, so that busy items are not displaced by idle ones.
         changed_only = sum(len(stats_set.items) for _, stats_set in self._stats.sets) > self._remaining_lines
         for name, stats_set in self._stats.sets:
             for number, (key, item) in enumerate(list(stats_set.items.items())):

@@ -69,6 +69,7 @@ def deliver_ms_of(properties: Mapping[str, str], now_ms: int) -> int | None:
         text = properties.get(name)
         if text is None:
             continue
+        # At most 15 digits: no overflow in what is computed with it.
         if _NUMBER.fullmatch(text) is None:
             problem = f"property {name} is {text!r:.40}, must be a number that is not below 0"
             raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
@@ -87,6 +88,7 @@ class TimerService:
 
     def __init__(self, store: MessageStore, file: StateFile, stats: Stats, clock_ms: Callable[[], int]) -> None:
         kept_ms = store.settings.file_reserved_hours * HOUR_MS
+        # At most half the retention: the message is stored again before its record expires.
         self.roll_ms = max(min(ROLL_MS, kept_ms // 2), ROLL_MS_MIN)
         self._store = store
         self._file = file
@@ -167,6 +169,7 @@ class TimerService:
     def _put(self, message: Message, properties: str, deliver_ms: int) -> PutResult:
         now, at_ms = self._clock_ms(), deliver_ms
         if deliver_ms - now > self.roll_ms:
+            # A multiplicative sequence: wake times of a burst are spread over a quarter of the time.
             self._count += 1  # spread the wake times of a burst
             at_ms = now + self.roll_ms - self._count * _SPREAD % (self.roll_ms // 4)
         message.topic, message.queue_id = TIMER_TOPIC, at_ms // HOUR_MS % QUEUES
@@ -175,8 +178,10 @@ class TimerService:
         )
         result = self._store.put(message)
         self._dirty = True
+        # Already in memory up to there: the reader will not see this message any more.
         if result.status is PutStatus.PUT_OK and at_ms < self._loaded_until_ms:
             self._keep(at_ms, message.physical_offset, result.size)
+            # Earlier than anything the task sleeps for.
             if at_ms < self._sleeps_until_ms:
                 self._task.wake()
         return result
@@ -197,9 +202,11 @@ class TimerService:
             if now_ms + AHEAD_MS < self._loaded_until_ms:
                 return
             first = self._loaded_until_ms == 0
+            # At the start everything after the progress is read, later one hour after the other.
             low_ms = self._done_ms + 1 if first else self._loaded_until_ms
             until_ms = max(now_ms + AHEAD_MS, low_ms) // HOUR_MS * HOUR_MS + HOUR_MS
             ids = range(QUEUES) if first else [hour % QUEUES for hour in range(low_ms // HOUR_MS, until_ms // HOUR_MS)]
+            # What was stored after the progress may be due long ago and not delivered.
             end = self._done_end if first else 1 << 62
             self._read_from_ms, self._loaded_until_ms, self._reading_all = low_ms, until_ms, first
             self._reading = self._read(sorted(set(ids)), low_ms, until_ms, end)
@@ -216,6 +223,7 @@ class TimerService:
 
         Units stored at or after `end` in the log are loaded even if they woke before low_ms.
         """
+        # Bounds of now: messages stored meanwhile are kept by `put`.
         tables = [(queue, queue.next_offset) for i in ids if (queue := self._store.queues.get((TIMER_TOPIC, i)))]
         for queue, queue_end in tables:
             at = queue.min_offset
@@ -227,6 +235,7 @@ class TimerService:
                         continue
                     if at_ms <= ADDRESS_MAX:
                         at_ms = self._time_behind(physical, size)
+                    # Stored after the progress was written: not delivered yet, whatever its time.
                     if at_ms < until_ms and (at_ms >= low_ms or physical >= end):
                         self._keep(at_ms, physical, size)
                 if not count and at < queue.max_offset:
@@ -257,12 +266,14 @@ class TimerService:
             log.exception("timed delivery failed retry_ms=%s", PAUSE_MS)
             wait_ms = PAUSE_MS
         self._seen_ms = max(self._seen_ms, now)
+        # Reading goes on in the next iteration.
         if self._reading is not None:
             return 0
         self._sleeps_until_ms = now + wait_ms
         return wait_ms
 
     def _deliver_due(self, now_ms: int) -> int:
+        # A negative or too long rest shows that the clock was set back.
         if 0 < self._rests_until_ms - now_ms <= self._rest_ms:
             return self._rests_until_ms - now_ms
         self._activate(now_ms)
@@ -272,6 +283,7 @@ class TimerService:
             if count <= 0 or size <= 0:
                 return 0
             _, physical, record_bytes = active[0]
+            # In a group, or with SYNC_FLUSH, its record may not be readable yet.
             if physical >= self._store.dispatched:
                 return UNSEEN_MS
             if not self._deliver(PhysicalOffset(physical), record_bytes, now_ms):
@@ -292,6 +304,7 @@ class TimerService:
         order, active = self._order, self._active
         if order and order[0] * 1000 <= now_ms and len(active) < ACTIVE_MAX:
             entries = self._seconds[order[0]]
+            # From the end: removing from there costs nothing.
             some = entries[-3 * ACTIVATED :]
             del entries[-3 * ACTIVATED :]
             active.extend(zip(some[::3], some[1::3], some[2::3], strict=True))
@@ -315,6 +328,7 @@ class TimerService:
         except MessageError as error:
             log.error("timed message skipped physical_offset=%s error=%s", physical, error.message)
             return True
+        # It woke only to be stored again, as the log expires.
         if int(text) > now_ms:
             result = self._put(copy, properties, int(text))
         else:
@@ -330,10 +344,12 @@ class TimerService:
     def done_ms(self) -> int:
         """Time (Unix ms) until which every message that woke is delivered."""
         bounds = [max(self._seen_ms, self._done_ms)]
+        # Units that were not read yet may have woken.
         if self._reading is not None:
             bounds.append(self._read_from_ms - 1)
         elif self._loaded_until_ms == 0:
             bounds.append(self._done_ms)
+        # Everything before the earliest waiting one is delivered.
         if self._active:
             bounds.append(self._active[0][0] - 1)
         if self._order:
@@ -357,6 +373,7 @@ class TimerService:
     async def save(self) -> None:
         """Write the progress once the messages it covers are durable; a failure is logged and retried at the next call."""
         async with self._saving:
+            # Until all is read, this progress would be too far.
             if not self._dirty or self._loaded_until_ms == 0 or self._reading is not None:
                 return  # the read at start depends on the previous progress
             store = self._store
@@ -381,6 +398,7 @@ def parse_progress(data: bytes) -> tuple[int, int]:
         progress = int(table["doneMs"]), int(table["logEnd"])
     except (OverflowError, RecursionError) as error:
         raise ValueError(f"progress of timed messages: {error}") from error
+    # A damaged file must not make all messages count as delivered.
     if not all(0 <= value < 1 << 62 for value in progress):
         raise ValueError(f"progress of timed messages out of range: {progress}")
     return progress

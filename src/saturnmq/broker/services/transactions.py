@@ -76,12 +76,14 @@ Answer = tuple[int, str | None]
 
 def as_half(topic: str, queue_id: int, properties: MessageProperties, group: str) -> str:
     """Properties under which a transactional message is stored in the half topic (TX-03). Raises ResponseError 13."""
+    # A half message is not visible; when its delay should begin is not defined.
     for name in DELAYS:
         delay = properties.special.get(name, "0")
         if delay != "0":
             problem = f"delay and transaction do not combine, and property {name} is {delay!r:.20}; send it without"
             raise response_error(ResponseCode.MESSAGE_ILLEGAL, problem)
     text = properties.text
+    # The property decides who is asked; producers of old releases leave it out.
     if PropertyKey.PGROUP not in properties.special:
         text = with_property(text, PropertyKey.PGROUP, group)
     text = with_property(text, PropertyKey.REAL_TOPIC, topic)
@@ -143,7 +145,9 @@ class Transactions:
         self._saved_checks = self._file.read(_parse_checks) or {}
         half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
         self._ends = (half.next_offset if half else QueueOffset(0), op.next_offset if op else QueueOffset(0))
+        # Nothing to read: transactions can end from the first request on.
         self.ready = self._ends[0] == self._progress(HALF_TOPIC)
+        # After the bounds are taken: its operation lies behind them.
         self._finish_last_commit()
 
     def start(self, on_failure: OnFailure) -> None:
@@ -160,9 +164,11 @@ class Transactions:
         """Stop checking; save check counts and progress."""
         running = self._task is not None
         await self.abort()
+        # Without a run there is nothing new to save.
         if running:
             await self._save()
         self.note_progress()
+        # A store that failed confirms nothing any more.
         if self._next is not None and self._store.failure is None:
             await wait_confirmed(self._store.log, self._next[0], FLUSH_WAIT_MS)
         self.note_progress()
@@ -175,6 +181,7 @@ class Transactions:
         while not self.ready:
             try:
                 await self._scan()
+            # Read again from the beginning: decisions must not be missed.
             except (StoreError, OSError):
                 log.exception("scan of half messages failed retry_s=%s", _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -198,6 +205,7 @@ class Transactions:
     async def _scan(self) -> None:
         half_from, op_from = self._progress(HALF_TOPIC), self._progress(OP_HALF_TOPIC)
         decided, pace = self._finished, Pace()
+        # Operations first: what is decided is not read again.
         for message in self._records(OP_HALF_TOPIC, op_from, self._ends[1]):
             decided.update(offset for offset in _decided_by(message) if offset >= half_from)
             await pace.step()
@@ -205,6 +213,7 @@ class Transactions:
             if message.queue_offset not in decided:
                 half = self._half(message, op_from)
                 physical, checks = self._saved_checks.get(half.offset, (-1, 0))
+                # The count belongs to this record, not to an older one with the same queue offset.
                 if physical == half.physical:
                     half.checks = max(half.checks, checks)
                 self.table.add(half)
@@ -218,6 +227,7 @@ class Transactions:
         queue = self._queue(topic)
         for offset, (physical, _, _) in queue.units(start, end - start) if queue else ():
             message = self._message_at(physical, topic)
+            # The unit points to a record of another place.
             if message is not None and message.queue_offset == offset:
                 yield message
             else:
@@ -235,6 +245,7 @@ class Transactions:
             has_properties = message is not None and message.properties is not None
         except MessageError:
             return None
+        # The record at this offset may be of another topic or a leftover.
         is_at = has_properties and message and (message.topic, message.physical_offset) == (topic, physical)
         return message if is_at else None
 
@@ -259,6 +270,7 @@ class Transactions:
     def _finish_last_commit(self) -> None:
         """If the log ends with a commit whose operation was lost in a crash, write that operation now."""
         queues = self._store.queues.by_key.values()
+        # The queue whose last record is the last of the log.
         last = max(queues, key=lambda queue: queue.max_physical, default=None)
         unit = last.unit(QueueOffset(last.max_offset - 1)) if last is not None else None
         record = self._store.read_record(unit[0]) if unit is not None else None
@@ -266,9 +278,11 @@ class Transactions:
             message = decode_record(record) if record is not None else None
         except MessageError:
             return
+        # Only the last record can be without its operation: both are appended in one step.
         if message is None or message.sys_flag & TRANSACTION_MASK != _COMMIT:
             return
         half = self._message_at(PhysicalOffset(message.prepared_transaction_offset), HALF_TOPIC)
+        # An earlier half message was decided and its progress published.
         if half is not None and half.queue_offset >= self._progress(HALF_TOPIC):
             log.warning("operation of the last commit missing, written now offset=%s", half.queue_offset)
             self._write_op(half.queue_offset)
@@ -283,6 +297,7 @@ class Transactions:
     def prepared(self, message: Message, result: PutResult) -> None:
         """Register a half message after its put."""
         if result.status is PutStatus.PUT_OK:
+            # The broker's own topic is made with its first half message.
             self._topics.ensure(HALF_TOPIC, 1)
             op = self._queue(OP_HALF_TOPIC)
             self.table.add(self._half(message, op.next_offset if op else 0))
@@ -322,11 +337,13 @@ class Transactions:
 
     def end(self, header: EndTransaction) -> Answer:
         """Commit or roll back (TX-04, TX-05); repeating the same decision succeeds, a contrary one is an error."""
+        # Before the scan is complete, an undecided half message cannot be distinguished from a decided one.
         if not self.ready:
             return ResponseCode.SYSTEM_ERROR, "the broker is still reading its half messages, it will ask later"
         message = self._message_at(PhysicalOffset(header.commit_log_offset), HALF_TOPIC)
         if message is None:
             return ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed"
+        # The caller must belong to the group that owns the half message.
         if message.properties.get(PropertyKey.PGROUP) != header.producer_group:
             return ResponseCode.SYSTEM_ERROR, "The producer group wrong"
         if message.queue_offset != header.tran_state_table_offset:
@@ -335,12 +352,14 @@ class Transactions:
             TransactionOutcome.COMMITTED if header.commit_or_rollback == _COMMIT else TransactionOutcome.ROLLED_BACK
         )
         half = self.table.pending.get(message.queue_offset)
+        # A decided one, or another half message with this offset before a restart.
         if half is None or half.physical != message.physical_offset:
             return self._repeated(message.queue_offset, decision)
         if decision is TransactionOutcome.COMMITTED:
             failure = self._commit(message)
             if failure is not None:
                 return failure
+        # Before the operation: if that fails, it is written in the next round.
         self.table.settle(half.offset, decision)
         self._write_op(half.offset)
         return ResponseCode.SUCCESS, None
@@ -357,6 +376,7 @@ class Transactions:
             message = restored(half)
         except MessageError as error:
             return ResponseCode.SYSTEM_ERROR, error.message
+        # As Apache marks it: recovery finds the half message by the prepared offset.
         message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | _COMMIT
         message.prepared_transaction_offset = half.physical_offset
         result = self._store.put(message)
@@ -376,6 +396,7 @@ class Transactions:
         result = self._store.put(message)
         if result.status is not PutStatus.PUT_OK:
             log.error("operation on half message not stored, retried offset=%s reason=%s", offset, result.reason)
+            # In memory only: after a crash the message is checked again, and the producer answers.
             self._unwritten.append(offset)
 
     def operation_properties(self, now_ms: int) -> bytes:
@@ -396,8 +417,10 @@ class Transactions:
             self._write_op(offset)
         without_producer: dict[str, int] = {}
         now_ms, pace = self._clock_ms(), Pace()
+        # Decisions remove entries while this loop is suspended.
         for half in list(self.table.pending.values()):
             step = self.table.step(half, now_ms)
+            # Decided meanwhile, and its place taken by another.
             if step is not None and self.table.pending.get(half.offset) is half:
                 message = self._message_at(half.physical, HALF_TOPIC)
                 if message is None and half.physical >= self._store.max_physical_offset:
@@ -417,6 +440,7 @@ class Transactions:
 
     def _check(self, half: UndecidedHalf, message: Message, without_producer: dict[str, int]) -> bool:
         """Ask one live producer of the group; counts as a check even if none can be asked. Returns whether one was."""
+        # Also without a producer: a group that is never online must not keep its messages for good (TX-08).
         half.checks += 1
         group = message.properties.get(PropertyKey.PGROUP, "")
         connection = self._producer(group, message.properties.get(PropertyKey.REAL_TOPIC, ""))
@@ -441,6 +465,7 @@ class Transactions:
 
     def _producer(self, group: str, topic: str) -> Connection | None:
         """The group's next producer, round robin, that is open, drains its output (TX-09) and has the right; None without any."""
+        # Congested ones count against the tries, those without the right do not.
         tries = _TRIES
         for _ in range(_MEMBERS_ASKED_MAX):
             connection = self._clients.next_producer(group)
@@ -461,6 +486,7 @@ class Transactions:
         properties = with_property(
             message.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(half.checks)
         ).encode()
+        # The count does not fit: the message is moved without it.
         if len(properties) > PROPERTIES_BYTES_MAX:
             properties = message.properties_raw
         result = self._store.put(_copied_to(message, CHECK_MAX_TIME_TOPIC, properties))
@@ -479,11 +505,13 @@ class Transactions:
         """Publish the progress once its log is durable, so that no half message is forgotten before its decision is durable."""
         if not self.ready:
             return
+        # The progress may be published only when the log that it counts is durable.
         if self._next is not None and self._store.flushed_offset >= self._next[0]:
             for topic, offset in zip((HALF_TOPIC, OP_HALF_TOPIC), self._next[1:], strict=True):
                 if self._queue(topic) is not None:
                     self._offsets.set(topic, GROUP, QUEUE, offset)
             self._next = None
+        # A new pair is taken only after the last one is published.
         if self._next is None:
             half, op = self._queue(HALF_TOPIC), self._queue(OP_HALF_TOPIC)
             ends = (half.next_offset if half else QueueOffset(0), op.next_offset if op else QueueOffset(0))
@@ -493,6 +521,7 @@ class Transactions:
         """Save the check counts for the next start; a failure is logged and loses the counts since the last success."""
         checked_halves = [half for half in self.table.pending.values() if half.checks]
         data = await finish(joined(_checks_pieces(checked_halves)))
+        # Nothing changed, or nothing to remove.
         if data == self._written or (not checked_halves and not self._written):
             return
         try:
@@ -517,6 +546,7 @@ def _parse_checks(data: bytes) -> dict[int, tuple[int, int]]:
 def _decided_by(operation: Message) -> Iterator[int]:
     """Queue offsets of half messages named by an operation message."""
     if operation.tags == REMOVE_TAG:
+        # Apache RocketMQ 5 writes several offsets into one operation.
         for digits in bytes(operation.body).split(b","):
             if digits.isdigit():
                 yield int(digits)
@@ -541,6 +571,7 @@ def _copied_to(message: Message, topic: str, properties: bytes) -> Message:
 def _check_record(half: Message, times: int) -> bytes:
     """Record for a check: the message as it would be committed, at the offsets of the half message (TX-09)."""
     message = restored(half)
+    # By the count the producer sees how often it was asked.
     text = with_property(half.properties_raw.decode(), PropertyKey.TRANSACTION_CHECK_TIMES, str(times)).encode()
     message.properties_raw = text if len(text) <= PROPERTIES_BYTES_MAX else half.properties_raw
     message.queue_offset, message.physical_offset = half.queue_offset, half.physical_offset
