@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,3 +29,10 @@ async def until(
         if not deadline.expired():
             raise
         raise AssertionError(f"not within {within_s} s: {why()}") from None
+
+
+async def elapse(seconds: float) -> None:
+    """Let so much time of the virtual clock pass."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Future()

@@ -25,7 +25,7 @@ from saturnmq.cli.shards import Shards
 from saturnmq.cli.systemd import notify
 from saturnmq.config.settings import keys_of
 from saturnmq.protocol.errors import ConfigError
-from waiting import until
+from waiting import elapse, until
 
 CLASSES = broker_classes()
 SAME = {  # keys of a port, folder or address that are the same for all shards
@@ -148,10 +148,10 @@ async def test_shard_is_killed_a_period_after_its_last_notification(monkeypatch:
     loop, process, watchdog = asyncio.get_running_loop(), GuardedProcess(), Watchdog(1)
     monkeypatch.setenv("NOTIFY_SOCKET", watchdog.environment["NOTIFY_SOCKET"])
     watchdog.guard(process)  # type: ignore[arg-type]
-    await asyncio.sleep(3600)  # a long recovery before it is ready
+    await elapse(3600)  # a long recovery before it is ready
     for _ in range(10):
         notify("WATCHDOG=1")
-        await asyncio.sleep(59)
+        await elapse(59)
     silent_since = loop.time() - 59
     await until(lambda: process.killed_at is not None)
     assert process.killed_at is not None and 60 < process.killed_at - silent_since <= 60 + 2 * 15
@@ -164,7 +164,7 @@ async def test_shard_without_a_service_manager_has_no_watchdog(monkeypatch: pyte
     monkeypatch.setenv("WATCHDOG_PID", "1")
     process, watchdog = GuardedProcess(), Watchdog(1)
     watchdog.guard(process)  # type: ignore[arg-type]
-    await asyncio.sleep(3600)
+    await elapse(3600)
     await watchdog.stop()
     assert watchdog.environment == {} and process.killed_at is None
 

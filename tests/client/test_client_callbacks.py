@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,13 +12,7 @@ from saturnmq import Client, ClientError, ConfigError, Message, sync
 from saturnmq.admin import Admin
 from saturnmq.protocol.bodies import MessageQueue
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
-from waiting import until
-
-
-async def elapse(seconds: float) -> None:
-    """Let so much time of the virtual clock pass."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.Event().wait(), seconds)
+from waiting import elapse, until
 
 
 async def test_assignment_callbacks_get_the_queues_that_change(caplog: pytest.LogCaptureFixture) -> None:
