@@ -23,7 +23,6 @@ from saturnmq.namesrv import NameServer, NameServerSettings
 from saturnmq.net import Connection, Later, NetSettings, RemotingServer, Reply
 from saturnmq.protocol.bodies import RegisterBrokerBody, TopicConfig
 from saturnmq.protocol.codes import COMPLETE_FIELD, RequestCode
-from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.frames.command import Command
 from saturnmq.store import StateFile
 
@@ -214,21 +213,6 @@ async def test_topic_deletion_is_registered_before_later_topic(tmp_path: Path, u
         assert (
             "Gone" not in server.namesrv.routes.topics and server.namesrv.routes.live["h:1"].version == topics.version
         )
-
-
-@pytest.mark.spec("NS-34")
-async def test_topic_that_cannot_be_saved_is_registered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(data: bytes) -> None:
-        raise StoreError("no space")
-
-    async with name_server(tmp_path) as server, registrar(tmp_path, server.address) as (_, topics):
-        monkeypatch.setattr(topics.writer._file, "write", fails)
-        topics.set(TopicConfig("Unsaved"))
-        await server.until(lambda: "Unsaved" in server.namesrv.routes.topics)
-        assert "changed topics registered before they are saved error=no space" in caplog.text
-        monkeypatch.undo()
 
 
 @pytest.mark.spec("NS-34")

@@ -36,7 +36,7 @@ from saturnmq.net.signer import Signer
 from saturnmq.protocol.bodies import ClusterInfo, KVTable, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from saturnmq.protocol.codes import COMPLETE_FIELD, RequestCode, ResponseCode
 from saturnmq.protocol.crc import crc32
-from saturnmq.protocol.errors import SaturnError, StoreError, response_error
+from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.headers import messaging as h
 from saturnmq.tasks import cancel, one_round, supervised
@@ -228,7 +228,6 @@ class Registrar:
     async def _run_changes(self) -> None:
         while True:
             await self._changes_event.wait()
-            await self._wait_saved()
             self._changes_event.clear()
             # Taken before the request: what changes meanwhile is the next registration.
             names, self._changed = list(self._changed), {}
@@ -241,17 +240,6 @@ class Registrar:
             finally:
                 self._registering_event.set()
                 self._registering_event = None
-
-    async def _wait_saved(self) -> None:
-        """Wait until changed topics are in their file, at most CHANGES_WAIT_MS.
-
-        After a crash in between, routes would name a topic that this broker does not have.
-        """
-        try:
-            async with asyncio.timeout(CHANGES_WAIT_MS / 1000):
-                await self._topics.writer.saved()
-        except (StoreError, TimeoutError) as error:
-            log.warning("changed topics registered before they are saved error=%s", str(error) or "timeout")
 
     async def _register_changes(self, names: list[str]) -> None:
         """Register these topics with the NameServers that have all others; the remaining ones get a full registration later."""
