@@ -341,6 +341,7 @@ async def test_brokers_in_no_route_get_no_heartbeats(cluster: Any) -> None:
             await asyncio.sleep(0.001)  # poll
         await core.heartbeat()  # forgets the version that its answer brought
         before = len(c.brokers["b0"].of(34))
+        core.broker_versions[older.address] = 232  # as an answer does that arrives after the change
         await core.heartbeat()
         assert len(c.brokers["b0"].of(34)) == before
         assert list(core.broker_versions) == [c.brokers["b1"].address]

@@ -461,6 +461,10 @@ def test_extension_is_deleted_with_its_queue(tmp_path: Path) -> None:
     assert not folder.parent.exists() and (tmp_path / "consumequeue_ext" / "U").exists()
     store.put(message())
     assert [content and content.bit_map for content in contents(store)] == [BITS]
+    other = store.queues.by_key[("U", 0)]
+    assert other.extension is not None and other.extension.end > 0
+    other.delete()
+    assert other.extension.end == 0 and list(other.extension.folder.iterdir()) == []
     closed(store)
 
 
