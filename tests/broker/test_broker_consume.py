@@ -463,6 +463,8 @@ async def test_group_without_offset_starts_at_0_while_first_is_in_memory(wire: W
     memory_bytes, store.memory_bytes = store.memory_bytes, 0
     old = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)
     assert old.code == 22 and "maybe this group consumer boot first" in (old.remark or "")
+    empty = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask | {"queueId": 2})
+    assert (empty.code, empty.ext.get("offset")) == (0, "0"), "an empty queue has no entry on disk"
     store.memory_bytes = memory_bytes
     store.min_offset = lambda topic, queue_id: 1  # type: ignore[method-assign]
     assert (await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, **ask)).code == 22, "the first one is deleted"

@@ -197,8 +197,9 @@ def test_query_by_offset(admin_cli: AdminCli, sent: Receipt, bodies: Path) -> No
     ]
 
 
-@pytest.mark.spec("C-27")
+@pytest.mark.spec("C-27", "TR-09")
 def test_query_trace_by_id(admin_cli: AdminCli, sent: Receipt) -> None:
+    before = len(admin_cli.server.inner.tap.requests)
     pub, sub = ("#Type", "#ProducerGroup", "#SendTime"), ("#Type", "#ConsumerGroup", "#ConsumerTime")
     for words in (("queryMsgTraceById",), ("QueryMsgTraceById", "-t", "RMQ_SYS_TRACE_TOPIC")):
         lines = admin_cli.text(*words, "-i", sent.message_id).splitlines()
@@ -208,6 +209,8 @@ def test_query_trace_by_id(admin_cli: AdminCli, sent: Receipt) -> None:
         rows = [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
         assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
             ("Pub", "finder-p", "127.0.0.1", "success"), ("Sub", "tracer", "127.0.0.1", "success")]  # fmt: skip
+    asked = [one.ext for one in list(admin_cli.server.inner.tap.requests)[before:] if one.name == "QUERY_MESSAGE"]
+    assert {(ext["topic"], ext["key"], ext["maxNum"]) for ext in asked} == {(TRACE_TOPIC, sent.message_id, "64")}
 
 
 def test_query_trace_by_id_says_what_is_missing(

@@ -61,7 +61,7 @@ from saturnmq.protocol.bodies import (
 )
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frames.command import Command
-from saturnmq.protocol.message import Host, encode_record
+from saturnmq.protocol.message import Host, decode_properties, encode_record
 from saturnmq.protocol.message import Message as Record
 from saturnmq.testing import EmbeddedBroker, SyncEmbeddedBroker
 from waiting import until
@@ -1073,6 +1073,8 @@ async def test_failed_send_back_redelivers_locally_after_5_s_as_next_attempt(clu
         assert [round(at - times[0]) for at in times] == [0, 5, 10]
         assert seen == [1, 2, 3] and open_bytes == [1, 1, 1], "it stays in its queue meanwhile"
         assert [command.ext["j"] for command in c.broker.of(310)] == ["1", "2"]
+        delays = [decode_properties(command.ext["i"])["DELAY"] for command in c.broker.of(310)]
+        assert delays == ["3", "4"], "3 and the number of attempts before"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert c.broker.offsets["g", "T", 0] == 1
