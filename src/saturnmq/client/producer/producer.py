@@ -430,7 +430,7 @@ class Producer(Batching, Generic[T]):
         prepared = self._prepare(topic, value, tag, keys, properties, flag, True)
         correlation_id, answer = core.replies.expect()
         try:
-            added_properties = request_properties(core, correlation_id, deadline.remaining_ms)
+            added_properties = request_properties(core, correlation_id, round(self._seconds(timeout) * 1000))
             prepared.properties += "\x02" + encode_properties(added_properties).decode()
             route = await self._route(prepared.topic, deadline)
             await make_known(core, route, deadline.share_ms(2))
