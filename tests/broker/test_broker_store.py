@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import gc
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,41 @@ async def test_messages_are_found_by_key_and_unique_key() -> None:
             RequestCode.QUERY_MESSAGE, topic="T", key="all", maxNum="x", beginTimestamp=0, endTimestamp=1
         )
         assert wrong.code == ResponseCode.SYSTEM_ERROR and "maxNum" in (wrong.remark or "")
+
+
+def deleted_files_in_use(folder: Path) -> list[str]:
+    """Files of the folder that are deleted, and that this process has open or mapped."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            links.append(str(link.readlink()))
+    lines = [*links, *Path("/proc/self/maps").read_text().splitlines()]
+    return sorted({line for line in lines if str(folder) in line and line.endswith("(deleted)")})
+
+
+@pytest.mark.spec("SOK-05")
+async def test_files_deleted_under_a_lagging_reader_leave_no_descriptor(tmp_path: Path) -> None:
+    async with wire(SMALL, data=tmp_path) as w:
+        for number in range(40):
+            await w.send(body=b"%d" % number * 300)
+        store, begin = w.broker.store, {"topic": "T", "queueId": 0}
+        await store.write_all()
+        reading = store.get("T", 0, 0, 1)
+        first, content = store.log.files[0].path, bytes(reading.buffers[0])
+        os.utime(first, (0, 0))
+        assert (await w.call(RequestCode.GET_MIN_OFFSET, **begin)).ext["offset"] == "0"
+        store.delete_expired_files()
+        await store._maintenance.clean()
+        assert not first.exists() and bytes(reading.buffers[0]) == content
+        least = (await w.call(RequestCode.GET_MIN_OFFSET, **begin)).ext["offset"]
+        assert 0 < int(least) < 40
+        lagging = await w.pull(offset=0)
+        assert (lagging.code, lagging.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, least)
+        assert (await w.pull(offset=int(least))).code == 0
+        assert deleted_files_in_use(tmp_path), "mapped for the reader"
+        reading.buffers.clear()
+        gc.collect()
+        assert deleted_files_in_use(tmp_path) == []
 
 
 @pytest.mark.spec("IX-06", "CFG-07")

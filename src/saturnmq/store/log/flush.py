@@ -12,7 +12,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from saturnmq.metrics import Histogram
@@ -61,7 +62,8 @@ class Flusher:
         self._waiting: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._requested_end = PhysicalOffset(0)  # largest offset that a caller has waited for
-        self._flushing: Sequence[MappedFile] = ()
+        # The last file of the last flush, for the text of a failure. The file itself would keep its mapping alive.
+        self._flushing: Path | None = None
         self._again = False  # a flush was requested while one was running
         self._running: asyncio.Task[None] | None = None
         self.flushed = PhysicalOffset(0)
@@ -153,7 +155,8 @@ class Flusher:
         while True:
             # Taken before the files, so that every byte before it is in one of them.
             end = self._log.readable_end
-            files = self._flushing = self._log.dirty_files(flushed)
+            files = self._log.dirty_files(flushed)
+            self._flushing = files[-1].path if files else None
             for file in files:
                 # See there: cheaper than what the kernel does page by page.
                 file.before_flush(flushed, end)
@@ -195,7 +198,7 @@ class Flusher:
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None:
             return
-        name = self._flushing[-1].path if self._flushing else "the commit log"
+        name = self._flushing or "the commit log"
         reason = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else repr(error)
         self.failure = FlushFailed(
             f"flush of {name} failed: {reason}; the store accepts no more messages. "
