@@ -15,8 +15,10 @@ from chaosrun import HEARTBEAT_MS, LONG, RUN_SECONDS_MAX, a_run, check_promise, 
 
 from harness.gate.goals import RTO_P95_MS, rows
 from saturnmq import Client
+from saturnmq.broker import BrokerSettings
 from saturnmq.errors import BrokerNotExist, CallTimeout, ConnectFailed, SendFailed
 from saturnmq.protocol.bodies import MessageQueue
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.errors import SaturnError, response_error
 from saturnmq.testing import EmbeddedBroker
 
@@ -68,6 +70,26 @@ def test_client_with_explicit_queues_refreshes_routes() -> None:
                     assert "T" in client._core.routes.topics
 
     asyncio.run(work())
+
+
+@pytest.mark.spec("CHA-05")
+async def test_sends_are_repeated_and_numbered_by_the_harness_alone(tmp_path: Path) -> None:
+    group = BrokerGroup(tmp_path, size=3, heartbeat_ms=500, seed=1)
+    async with EmbeddedBroker(settings=BrokerSettings(broker_name="g")) as server:
+        group.at = server.name_servers
+        await group.start_clients()
+        try:
+            await group.send("p0.k0", "first", "k0")
+            before = server.tap.count
+            server.tap.answer_next({RequestCode.SEND_MESSAGE_V2}, ResponseCode.SYSTEM_BUSY, "busy", 2)
+            await group.send("p0.k0", "second", "k0")
+        finally:
+            await group.stop_clients()
+        bodies = [request.body for request in server.tap.since(before) if request.code == RequestCode.SEND_MESSAGE_V2]
+    assert [body.decode().rstrip(".") for body in bodies] == ["second#1", "second#2", "second#3"]
+    sends = [(op["messages"][0][0], op["attempt"], op["result"]) for op in group.history]
+    assert sends == [("first", 1, "ok"), ("second", 1, "fail"), ("second", 2, "fail"), ("second", 3, "ok")]
+    assert [op["messages"][0][1] for op in group.history] == [0, None, None, 1]
 
 
 @pytest.mark.spec("CHA-05", "CHA-06")

@@ -108,6 +108,12 @@ def test_install_command_of_an_extra_names_its_packages(extra: str) -> None:
     assert named(install_command(extra)) == sorted(map(Requirement, PROJECT["optional-dependencies"][extra]), key=str)
 
 
+@pytest.mark.spec("INT-09")
+def test_extra_for_opentelemetry_needs_its_api_only() -> None:
+    requirements = PROJECT["optional-dependencies"]["opentelemetry"]
+    assert [Requirement(text).name for text in requirements] == ["opentelemetry-api"]
+
+
 def test_install_command_without_metadata_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise importlib.metadata.PackageNotFoundError(name)
