@@ -168,6 +168,7 @@ def test_time_of_a_signature_must_be_milliseconds(text: str) -> None:
         broker.decisions.decide(request)
 
 
+@pytest.mark.spec("SEC-10")
 @pytest.mark.parametrize(
     ("difference_ms", "answer"),
     [

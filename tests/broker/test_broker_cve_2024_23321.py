@@ -28,10 +28,10 @@ def secrets_in(answer: Command) -> list[str]:
     return [secret for _, secret in (ADMIN, USER) if secret in text]
 
 
-@pytest.mark.spec("SEC-04", "SEC-11")
+@pytest.mark.spec("SEC-04", "SEC-11", "G12")
 @pytest.mark.parametrize("sign", [None, v1(USER), v1(("stranger", "12345678"))], ids=["unsigned", "user", "stranger"])
 async def test_white_listed_addresses_and_users_read_no_accounts(
-    tmp_path: Path, sign: Callable[[Command], None] | None
+    tmp_path: Path, sign: Callable[[Command], None] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with protected(tmp_path, LISTED) as w:
         w.sign = sign
@@ -39,6 +39,9 @@ async def test_white_listed_addresses_and_users_read_no_accounts(
             answer = await w.call(code)
             assert secrets_in(answer) == []
             assert refused(answer) or code == RequestCode.GET_BROKER_CONFIG
+    lines = [record.getMessage() for record in caplog.records if record.name == "saturnmq.audit"]
+    for code in CODES[:2]:
+        assert sum(f" code={int(code)} " in line and 'result="refused: ' in line for line in lines) == 1, code
 
 
 @pytest.mark.spec("SEC-04", "SEC-13")
