@@ -61,8 +61,10 @@ async def answered(p: Pair, frame: bytes) -> Command:
 @pytest.mark.parametrize(("limit", "length"), [(16_777_216, 16_777_213), (4096, 4093), (16_777_216, 2**31 - 1)])
 async def test_oversized_frame_is_rejected_by_its_length_field(limit: int, length: int) -> None:
     async with pair(settings=NetSettings(frame_bytes_max=limit)) as p:
-        await closed_after(p, struct.pack(">iI", length, 100))  # rejected without waiting for content
+        await closed_after(p, struct.pack(">i", length))  # rejected without waiting for more
         assert p.server.rejections.counts == {"bad_frame": 1}
+        await closed_after(p, struct.pack(">iI", length, 100))
+        assert p.server.rejections.counts == {"bad_frame": 2}
 
 
 @pytest.mark.spec("LIM-01")

@@ -368,6 +368,20 @@ def test_invalid_frame_fed_byte_by_byte_is_rejected_by_its_end(raw: bytes) -> No
             assert decoder.feed(chunk) == []
 
 
+@pytest.mark.spec("LIM-01", "REM-02")
+@pytest.mark.parametrize("length", [3, -1, FRAME_BYTES_MAX - 3])
+def test_wrong_length_is_rejected_at_its_last_byte(length: int) -> None:
+    good = json_frame(b"{}", b"ab")
+    raw = good + struct.pack(">i", length)
+    for step in (1, 2, len(raw)):
+        decoder, commands = FrameDecoder(), []
+        with pytest.raises(FrameError, match=f"frame length {length} is outside") as caught:
+            for at in range(0, len(raw), step):
+                commands += decoder.feed(raw[at : at + step])
+        assert at + step == len(raw), "not before"
+        assert [command.body for command in (*commands, *caught.value.decoded)] == [b"ab"]
+
+
 @pytest.mark.spec("REM-02")
 def test_frame_of_exactly_the_limit_is_accepted() -> None:
     assert decode(struct.pack(">iI", FRAME_BYTES_MAX - 4, 2) + b"{}") == []

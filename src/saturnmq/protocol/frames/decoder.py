@@ -2,7 +2,7 @@
 
 Any input either parses or raises RemoteProtocolError. Frame and header layouts: see `command`.
 
-Requirements: REM-02, REM-03.
+Requirements: REM-02, REM-03, LIM-01.
 """
 
 from __future__ import annotations
@@ -71,17 +71,19 @@ class FrameDecoder:
                 at = self._finish_frame(data, commands)
                 if partial_frame:
                     self.undecoded = b""
+                    self._check_length()
                     return commands
             at = self._decode(data, at, commands, at_most)
+            if len(commands) >= at_most:
+                self.undecoded = data[at:]
+            else:
+                self.undecoded = b""
+                if at < len(data):
+                    partial_frame += data[at:]
+                    self._check_length()
         except RemoteProtocolError as error:
             error.decoded = commands
             raise
-        if len(commands) >= at_most:
-            self.undecoded = data[at:]
-        else:
-            self.undecoded = b""
-            if at < len(data):
-                partial_frame += data[at:]
         return commands
 
     def _finish_frame(self, data: bytes, commands: list[Command]) -> int:
@@ -129,6 +131,11 @@ class FrameDecoder:
             commands.append(decode_header(header_word >> 24, data[at + 8 : body_at], body, limits))
             at = frame_end
         return at
+
+    def _check_length(self) -> None:
+        """Check the length of a frame of which the header word is missing. Raises FrameError (LIM-01)."""
+        if 4 <= len(self._partial_frame) < 8:
+            self._check(int.from_bytes(self._partial_frame[:4], "big", signed=True), 0, 0)
 
     def _check(self, length: int, serialization: int, header_bytes: int) -> None:
         limits = self._limits
