@@ -119,6 +119,8 @@ def test_sink_task_commit_message_is_small(server: SyncEmbeddedBroker) -> None:
     with Client(name_servers=server.name_servers) as client:
         (queue,) = client.puller().queues("reported")
         assert client.puller().max_offset(queue) == 3000
+        (last,) = client.puller().pull(queue, 2999).messages()
+        assert made.last_message_id == last.message_id
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["batch", "stream"])

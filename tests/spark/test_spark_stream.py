@@ -94,6 +94,14 @@ def test_stream_offset_follows_queues_and_is_reused_when_idle(server: SyncEmbedd
     assert read(made, end, later) == read(made, end, later)  # a replayed batch has the same rows
     latest = stream(server, "grow", startingOffsets="latest").initialOffset()
     assert counts(latest) == [35, 7, 9]
+    each = '{"grow": {"broker-a": {"0": 7, "1": -1, "2": -2}}}'
+    assert counts(stream(server, "grow", startingOffsets=each).initialOffset()) == [7, 7, 0]
+    with linked(made._options) as link:
+        queue = MessageQueue("grow", "broker-a", 1)
+        stored_ms = link.run(link.puller.pull(queue, 0)).messages()[0].record.store_timestamp_ms
+    for begin_ms, start_of_second in ((stored_ms, 0), (stored_ms + 86_400_000, 7)):
+        by_time = stream(server, "grow", startingTimestamp=begin_ms, startingOffsetsByTimestampStrategy="latest")
+        assert counts(by_time.initialOffset())[1] == start_of_second
 
 
 @pytest.mark.spec("STR-04", "STR-05", "STR-07", "STR-06")
