@@ -66,7 +66,7 @@ async def delete_topic(request: Request, page: Page) -> Response:
 
 def whole(text: str, field_name: str, low: int, high: int) -> int:
     """A whole number of a form. Raises ConfigError naming the field and its range."""
-    if not text.isdecimal() or len(text) > 9 or not low <= int(text) <= high:
+    if not text.isdecimal() or len(text) > 18 or not low <= int(text) <= high:
         raise WrongField(field_name, f"{field_name} {text!r:.40} must be a whole number in {low}..{high}")
     return int(text)
 
