@@ -14,8 +14,9 @@ from saturnmq.console import actions, group_pages, messages, pages, servers
 from saturnmq.console.context import Page
 from saturnmq.console.forms import WrongField
 from saturnmq.console.state import View
-from saturnmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
-from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.errors import ConfigError, ResponseError
 
 MASTERS = {"a": "h:1", "b": "h:2"}
 
@@ -299,6 +300,35 @@ async def test_page_of_messages_opens_its_form_to_send_on_request() -> None:
         assert (values["sending"], values["searched"], values["names"]) == (is_sending, is_searched, [])
     answer = await messages.search(asked(topic="a b", id="7/F"), page_of(Opened()))
     assert (answer.status_code, answer.headers["location"]) == (303, "/messages/a%20b/7%2FF")
+
+
+@pytest.mark.parametrize(
+    ("queue", "offset", "is_by_offset"),
+    [
+        ("0", "0", True), ("999999", "9" * 18, True), ("1000000", "5", False), ("3", "1" + "0" * 18, False), ("", "5", False),
+        ("3", "", False), ("-1", "5", False),
+    ],
+)  # fmt: skip
+async def test_message_is_read_at_the_offset_of_its_link_else_by_its_id(
+    queue: str, offset: str, is_by_offset: bool
+) -> None:
+    opened = Opened()
+    opened.request = asked(broker="a", queue=queue, offset=offset)  # type: ignore[attr-defined]
+    if is_by_offset:
+        with pytest.raises(ResponseError, match=f"queue {queue} has no message at {offset}") as caught:
+            await messages.message_of(page_of(opened), "orders", "7F")
+        assert caught.value.code == ResponseCode.NO_MESSAGE
+        where = MessageQueue("orders", "a", int(queue))
+        assert opened.admin.calls == [("messages.by_queue_offset", where, int(offset))]
+    else:
+        await messages.message_of(page_of(opened), "orders", "7F")
+        assert opened.admin.calls == [("messages.view", "orders", "7F")]
+
+
+def test_link_of_a_message_has_its_offset_if_the_broker_is_known() -> None:
+    assert messages.link("a b", "7/F", MessageQueue("a b", "", 3), 5) == "/messages/a%20b/7%2FF"
+    where = "broker=b+0&queue=3&offset=5"
+    assert messages.link("t", "7F", MessageQueue("t", "b 0", 3), 5) == f"/messages/t/7F?{where}"
 
 
 async def test_page_of_a_topic_shows_the_200_groups_that_lag_most() -> None:
