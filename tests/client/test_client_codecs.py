@@ -16,8 +16,8 @@ import msgspec
 import pydantic
 import pytest
 
-from saturnmq import Ack, Client, ConfigError, DecodeError, EncodeError, Message, json_codec
-from saturnmq.client.codecs import codec_for, encode_value
+from saturnmq import Ack, Client, ConfigError, DecodeError, EncodeError, Message, bytes_codec, json_codec, str_codec
+from saturnmq.client.codecs import PropertyCodec, codec_for, encode_value
 
 Run = Callable[[Callable[[], Any]], Any]
 ID = UUID("12345678-1234-5678-1234-567812345678")
@@ -191,3 +191,46 @@ def test_listener_uses_the_codec_of_its_annotation() -> None:
 )
 def test_reply_value_is_encoded_by_its_own_type(value: Any, body: bytes) -> None:
     assert encode_value(value) == body
+
+
+def test_text_is_encoded_as_utf_8_or_refused() -> None:
+    codec = str_codec()
+    assert codec.encode("\u00e4") == b"\xc3\xa4" and codec.decode(b"\xc3\xa4") == "\u00e4"
+    with pytest.raises(EncodeError, match="the value is bytes, the str codec takes str"):
+        codec.encode(b"x")  # type: ignore[arg-type]
+    with pytest.raises(EncodeError, match="the text is not valid Unicode"):
+        codec.encode("\ud800")
+    with pytest.raises(DecodeError, match="the body of 2 bytes is not UTF-8"):
+        codec.decode(b"\xff\xff")
+
+
+def test_bytes_are_encoded_as_they_are() -> None:
+    codec, body = bytes_codec(), b"x"
+    assert codec.encode(body) is body
+    assert [codec.encode(value) for value in (bytearray(b"ab"), memoryview(b"ab"))] == [b"ab", b"ab"]  # type: ignore[arg-type]
+    with pytest.raises(EncodeError, match="the value is str, the bytes codec takes bytes") as caught:
+        codec.encode("x")  # type: ignore[arg-type]
+    assert caught.value.hint and "str_codec()" in caught.value.hint
+
+
+def test_untyped_json_refuses_other_bodies() -> None:
+    with pytest.raises(DecodeError, match="the body of 2 bytes is not JSON"):
+        json_codec().decode(b"{x")
+    with pytest.raises(DecodeError, match="the JSON is list, must be dict"):
+        json_codec(dict).decode(b"[]")
+    with pytest.raises(EncodeError, match="object cannot be written as JSON"):
+        json_codec().encode(object())
+
+
+def test_codec_with_properties_encodes_and_decodes_without_them() -> None:
+    class Versioned(PropertyCodec[bytes]):
+        def encode_message(self, value: bytes) -> tuple[bytes, dict[str, str]]:
+            return value[::-1], {"version": "2"}
+
+        def decode_message(self, body: bytes, properties: Any) -> bytes:
+            return b"%d properties of %s" % (len(properties), body)
+
+    assert Versioned().encode(b"ab") == b"ba" and Versioned().decode(b"ab") == b"0 properties of ab"
+    for unfinished in (lambda: PropertyCodec[bytes]().encode(b""), lambda: PropertyCodec[bytes]().decode(b"")):
+        with pytest.raises(NotImplementedError):
+            unfinished()

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from saturnmq import Client
 from saturnmq.client.connection import deadline
 from saturnmq.client.connection.core import Core
 from saturnmq.client.connection.routes import TopicRoute
@@ -45,6 +46,7 @@ class Peers:
         self.took_s = 0.0  # of each call
         self.pauses: list[float] | None = None  # of the fixture
         self.refresh_error: Exception | None = None
+        self.route: TopicRoute | None = None
         self.remote = self
         self.routes = self
 
@@ -83,10 +85,17 @@ class Peers:
     def channel_address(self, address: str) -> str:
         return f"vip-{address}" if self.settings.vip_channel else address
 
-    async def refresh(self, topic: str) -> None:
+    async def refresh(self, topic: str) -> TopicRoute | None:
         self.refreshed.append(topic)
         if self.refresh_error is not None:
             raise self.refresh_error
+        return self.route
+
+    def cached(self, topic: str) -> TopicRoute | None:
+        return self.route
+
+    def route_not_found(self, topic: str, *, reading: bool) -> SaturnError:
+        return SaturnError(f"no {topic} to {'read' if reading else 'write'}")
 
     def brokers(self) -> dict[str, dict[int, str]]:
         return {"b0": self.members}
@@ -246,6 +255,35 @@ async def test_pull_that_is_answered_late_is_repeated_without_a_wait() -> None:
     assert [command.ext["sysFlag"] for _, command, _ in peers.calls[1:]] == ["6", "4"]
 
 
+# the queues of a topic
+
+
+async def test_queues_are_those_of_a_route_that_can_be_read() -> None:
+    peers = Peers("shop")
+    puller = Puller(core_of(peers))
+    read, looked_up = MessageQueue("shop%T", "b0", 0), MessageQueue("shop%T", "b0", 1)
+
+    async def read_route(topic: str) -> TopicRoute:
+        assert topic == "shop%T"
+        return TopicRoute(topic, read_queues=(looked_up,))
+
+    peers.read_route = read_route  # type: ignore[method-assign]
+    for cached, number in (
+        (None, 1),
+        (TopicRoute("shop%T", read_queues=(read,)), 0),
+        (TopicRoute("shop%T", write_queues=(read,)), 1),
+        (TopicRoute("shop%T", read_queues=(read,), substitute=True), 1),
+    ):
+        peers.route = cached
+        assert await puller.queues("T") == [MessageQueue("T", "b0", number)]
+    assert not peers.refreshed
+    peers.route = TopicRoute("shop%T", read_queues=(read,))
+    assert await puller.refresh("T") == [MessageQueue("T", "b0", 0)] and peers.refreshed == ["shop%T"]
+    peers.route = None
+    with pytest.raises(SaturnError, match="no shop%T to read"):
+        await puller.refresh("T")
+
+
 # which broker
 
 
@@ -399,6 +437,14 @@ async def test_query_asks_one_member_of_each_broker() -> None:
     await query_messages(core_of(peers), "T", "k", 9, Span(), unique=True, outside_namespace=True, timeout_ms=5)
     _, command, timeout_ms = peers.calls[-1]
     assert (command.ext["topic"], command.ext["_UNIQUE_KEY_QUERY"], timeout_ms) == ("T", "true", 5)
+
+
+async def test_query_without_bounds_reads_all_times(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        await client.query_messages("T", "k")
+        ((first,),) = [c.broker.of(RequestCode.QUERY_MESSAGE)]
+        fields = ("beginTimestamp", "endTimestamp", "maxNum", "_UNIQUE_KEY_QUERY")
+        assert [first.ext[name] for name in fields] == ["0", str(2**63 - 1), "64", "false"]
 
 
 async def test_query_skips_brokers_that_fail_unless_all_do() -> None:

@@ -18,6 +18,7 @@ from saturnmq.client.consumer.inbox import Inbox
 from saturnmq.client.consumer.ordered_queue import OrderedGeneration, OrderedQueue
 from saturnmq.client.consumer.queue_locks import MemberLocks
 from saturnmq.client.consumer.rebalance_strategies import consistent_hash
+from saturnmq.client.puller.puller import PullResult, PullStatus
 from saturnmq.protocol.bodies import LockBatchResponse, MessageQueue
 from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.frames.command import Command
@@ -121,6 +122,37 @@ def test_queue_that_restarts_forgets_messages_and_wakes_its_loop() -> None:
     assert owner.taken() == [
         ("update", 2, {"increase_only": False}), ("room_made",), ("cancel",), ("spawn", "pull T 0", {"vital": False}),
     ]  # fmt: skip
+
+
+def test_parked_pull_of_a_suspected_queue_is_made_again_once() -> None:
+    owner = Owner()
+    owner.offsets.forget = lambda queue: owner.calls.append(("offset forgotten", queue))
+    queue = AssignedQueue(cast(Any, owner), QUEUE, cast(Any, 5))
+    queue.start()
+    owner.taken()
+    queue.suspect_parked()
+    pulled_again = [("cancel",), ("spawn", "pull T 0", {"vital": False})]
+    assert queue.unverified and owner.taken() == [("offset forgotten", QUEUE), *pulled_again]
+    queue.suspect_parked()
+    assert not owner.taken(), "it is not verified yet"
+
+
+@pytest.mark.parametrize("has_pulled", [False, True])
+def test_smaller_queue_is_suspected_unless_its_position_was_just_verified(has_pulled: bool) -> None:
+    """A pull that found the position makes the verification one of the past."""
+    owner = Owner()
+    owner.offsets.forget = lambda queue: owner.calls.append(("offset forgotten", queue))
+    queue = AssignedQueue(cast(Any, owner), QUEUE, cast(Any, 5))
+    queue._verified = True
+
+    def answer(status: PullStatus, next_offset: int) -> None:
+        assert not queue._take(queue.generation, PullResult(status, cast(Any, next_offset), cast(Any, 0), cast(Any, 9)))
+
+    if has_pulled:
+        answer(PullStatus.NO_NEW_MESSAGE, 5)
+    answer(PullStatus.OFFSET_ILLEGAL, 3)
+    assert (queue.unverified, queue.next_offset) == ((True, 5) if has_pulled else (False, 3))
+    assert (("offset forgotten", QUEUE) in owner.taken()) is has_pulled
 
 
 async def test_queue_that_is_dropped_ends_its_loop_and_hands_out_nothing() -> None:

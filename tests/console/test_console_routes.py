@@ -12,7 +12,7 @@ import pytest
 from browsing import HOST, Times
 from starlette.routing import Mount, Route
 
-from saturnmq.console.app import CHANGES, build
+from saturnmq.console.app import CHANGES, FORM_ABOVE, build
 from saturnmq.console.context import NAVIGATION
 from saturnmq.console.users import ROLES, hash_password
 
@@ -309,6 +309,12 @@ MENU_ROLES = {
 
 def test_menu_leads_to_these_pages() -> None:
     assert {path: role for _, links in NAVIGATION for path, _, role in links} == MENU_ROLES
+    assert [heading for heading, _ in NAVIGATION] == ["Cluster", "Messages", "Clients", "Operation"]
+
+
+def test_form_of_a_refused_preview_is_on_the_page_above() -> None:
+    """Every other page with a form shows the form itself when it is refused."""
+    assert FORM_ABOVE == ("/groups/{cluster}/{name}/reset", "/ledger/{name}/transfer")
 
 
 def test_audit_log_names_changes_by_these_actions() -> None:

@@ -113,6 +113,7 @@ def test_time_line_escapes_labels_and_draws_marks_for_unknown_ends() -> None:
     assert "<b>" not in drawing and "\u202e" not in drawing and drawing.count("<rect") == 2
     assert 'class="consume failed"' in drawing and "style" not in drawing and "+1000 ms" in drawing
     assert time_line("none", [Bar("c", "send", -1, -1)]) == ""
+    assert str(time_line("1970", [Bar("c", "send", 0, -1)])).count("<rect") == 1
 
 
 def test_time_line_places_bars_by_their_times() -> None:
@@ -133,6 +134,8 @@ def test_time_line_places_bars_by_their_times() -> None:
     short = str(time_line("t", [Bar("a", "send", 5, 5), Bar("b", "send", 6, 6)]))
     assert re.findall(r'<rect class="send" x="(.*?)"', short) == ["300.0", "810.0"], "a millisecond is the whole width"
     assert str(time_line("t", [Bar("b", "send", 5, 5)] * 201)).count("<rect") == 200
+    last = str(time_line("t", [Bar("b", "send", 253_402_300_799_999, -1)]))
+    assert ">9999-12-31 23:59:59." in last
     assert ">253402300800000 UTC<" in time_line("t", [Bar("b", "send", 253_402_300_800_000, -1)]), (
         "a time that no calendar has"
     )
