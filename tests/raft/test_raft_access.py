@@ -19,7 +19,7 @@ from saturnmq.net.settings import NetSettings
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, FrameLimits, encode_frame
 from saturnmq.protocol.frames.decoder import FrameDecoder
-from saturnmq.raft.access import LOOK_UP_PAUSE_SECONDS, Origin, PeerAccess
+from saturnmq.raft.access import LOOK_UP_PAUSE_SECONDS, Origin, PeerAccess, look_up
 from saturnmq.raft.cluster_secret import FIELD, WINDOW, ClusterSecret, Verdict
 from saturnmq.raft.core.entry import Entry
 from saturnmq.raft.core.messages import (
@@ -211,6 +211,12 @@ async def test_host_names_of_members_are_looked_up_again_within_bounds() -> None
 
 
 @pytest.mark.spec("SEC-18")
+def test_a_name_is_looked_up_as_addresses_without_ports() -> None:
+    """Numeric names, so that no name server is asked."""
+    assert look_up("127.0.0.1") == {"127.0.0.1"}
+    assert look_up("::1") == {"::1"}
+
+
 def test_settings_of_access_are_validated() -> None:
     member = {"enabled": True, "group": "g", "peers_text": "n0-h:1", "self_id": "n0"}
     assert RaftSettings(**member, allowed_text="10.0.0.*,10.0.1.{1,2}", cluster_secret=SECRET).validate() == []
