@@ -87,6 +87,7 @@ def test_absurd_term_in_a_response_does_not_unseat_a_leader(term: int) -> None:
         bench.sends("n1", HeartBeatRequest)[-1], HeartBeatResponse(group=GROUP, code=Code.EXPIRED_TERM, term=term)
     )
     assert bench.node.is_leader
+    assert "sender='response'" in bench.alarms[0]
     voting = Bench(term=5)
     voting.tick()
     voting.vote_answer(voting.sends("n1", VoteRequest)[-1], VoteResult.REJECT_EXPIRED_VOTE_TERM, term)
@@ -99,7 +100,10 @@ def test_refused_terms_are_logged_once_per_interval() -> None:
     for _ in range(100):
         bench.heartbeat("n1", 2**63 - 1)
     assert len(bench.alarms) == 1
-    assert f"seen_term={2**63 - 1}" in bench.alarms[0]
+    assert (
+        f"term refused sender='n1' seen_term={2**63 - 1} term=5 highest={5 + TERM_STEP_MAX} suppressed=0"
+        in bench.alarms[0]
+    )
     bench.now_ms += ALARM_INTERVAL_MS
     bench.heartbeat("n1", 2**63 - 1)
     assert len(bench.alarms) == 2

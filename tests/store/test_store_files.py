@@ -182,6 +182,46 @@ def test_file_that_cannot_be_mapped_is_closed(tmp_path: Path, error: Exception, 
     assert type(caught.value) is kind and len(disk.closed) == 1
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_file_without_space_for_its_blocks_is_closed_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """Also if an operator who looks for space deletes it meanwhile."""
+    opened: list[int] = []
+
+    def allocate(fd: int, at: int, size_bytes: int) -> None:
+        opened.append(fd)
+        if is_deleted:
+            path.unlink()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "file"
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.raises(DiskFull, match=rf"cannot allocate {path} \({PAGE} bytes\): No space left"):
+        Disk().create(path, PAGE, allocate=True)
+    assert not path.exists()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EMFILE, OutOfDescriptors), (errno.ENFILE, OutOfDescriptors), (errno.EIO, OSError)]
+)
+def test_sync_without_a_descriptor_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    """Any other error is final: the kernel may have dropped what was not written."""
+
+    def refuse(path: Path, flags: int) -> int:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr("saturnmq.store.files.disk._open", refuse)
+    for call in (Disk().sync_folder, lambda path: Disk().write_file(path / "file", b"x")):
+        with pytest.raises(kind) as caught:
+            call(tmp_path)
+        assert type(caught.value) is kind
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OutOfDescriptors("no descriptor")])
 def test_file_that_cannot_be_synced_is_closed(tmp_path: Path, error: Exception) -> None:
     disk = FailingDisk(sync=error)

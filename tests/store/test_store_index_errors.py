@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_file_that_was_removed_is_not_opened_again(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"{file.path} was removed"):
         file.descriptor()
     made.close()
+
+
+def test_file_that_was_closed_is_neither_open_nor_mapped(tmp_path: Path) -> None:
+    """A mapping of a deleted file would keep its space: 400 MB each."""
+    made = filled(tmp_path)
+    files = list(made._files)
+    assert made.query("T", "k", 64, 0, FOREVER) == [n * 100 for n in range(8)]
+    descriptors = [file.descriptor() for file in files]
+    mapped = Path("/proc/self/maps").read_text()
+    assert all(f"{file.path}" in mapped for file in files)
+    made.close()
+    mapped = Path("/proc/self/maps").read_text()
+    assert [file.path for file in files if f"{file.path}" in mapped] == []
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 def test_failed_sync_of_a_repair_is_named(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_store import message, opened
+from small_store import bodies, message, opened
 
 from saturnmq.store import FlushDiskType, PutStatus
 from saturnmq.store.log.log import Position
+from saturnmq.store.recovery.recover import SkipLog, messages_from
 from saturnmq.store.results import Confirmed
 
 OK, DISK, SLAVE = PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT
@@ -63,3 +64,26 @@ async def test_with_async_flush_a_message_is_visible_before_the_slave_has_it(tmp
     other.callbacks[0](OK, "")
     assert outcome == [OK]
     await store.stop()
+
+
+def test_queues_and_index_are_filled_again_from_a_new_begin(tmp_path: Path) -> None:
+    """A leader replaced the log of a member that lagged behind retention; what its old queues point to is not there."""
+    store = opened(tmp_path)
+    for number in range(10):
+        assert store.put(message(b"%d" % number, properties=b"KEYS\x01k%d" % number)).status is PutStatus.PUT_OK
+        if number == 4:
+            store.index_queue.put_all()  # the later ones wait
+    end, begin = store.dispatched, store.physical_offset("T", 0, 6)
+    store.dispatch_again(begin)
+    assert store.dispatched == begin
+    assert store.max_offset("T", 0) == 0
+    for number in (2, 6):
+        assert list(store.query("T", f"k{number}", 10, 0, 1 << 60).records) == []
+    for each in messages_from(store.log, begin, end, SkipLog()):
+        store.dispatch(store.queues.get_or_make("T", 0), each)
+    assert store.dispatched == end
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 10)
+    assert bodies(store, offset=6) == [b"6", b"7", b"8", b"9"]
+    store.index_queue.put_all()
+    assert [len(store.query("T", f"k{number}", 10, 0, 1 << 60).records) for number in (2, 6, 9)] == [0, 1, 1]
+    store.close_files()
