@@ -116,6 +116,14 @@ def test_scrub_days_0_reads_nothing_but_what_a_start_reports(days: int) -> None:
     assert case.scrub.due_ms == (case.scrub.next_ms if days else NEVER)
 
 
+def test_the_first_entry_of_a_ledger_can_be_repaired_first() -> None:
+    case = Case(days=0)
+    case.scrub.repair_first(0, -1)
+    assert case.scrub.due_ms == 0
+    assert case.step() == [0]
+    assert case.scrub.due_ms == NEVER
+
+
 def test_an_entry_that_is_to_be_repaired_first_is_awaited_until_it_is_committed() -> None:
     case = Case()
     case.scrub.repair_first(20)

@@ -16,6 +16,7 @@ from slavestub import SYNC, SocketSlave, following, liar, log_bytes, serving
 
 from certificates import write_certificate
 from saturnmq.net import TlsSettings
+from saturnmq.net.signer import Signer
 from saturnmq.net.tls import ContextHolder, client_context
 from saturnmq.protocol.errors import RemoteProtocolError
 from saturnmq.protocol.frames.command import Command, encode_frame
@@ -266,6 +267,32 @@ def test_settings_of_the_secret_are_checked() -> None:
     assert HaSettings(cluster_secret=WORD, require_secret=True).secret_only(protected=False)
     assert "needs haClusterSecret" in HaSettings(require_secret=True).validate()[0]
     assert "at least 16 bytes" in HaSettings(cluster_secret="short").validate()[0]
+
+
+def test_each_problem_of_the_settings_is_reported() -> None:
+    assert HaSettings().validate() == []
+    assert HaSettings(access_key="a", secret_key="b", cluster_secret="x" * 16, require_secret=True).validate() == []
+    for pair in ({"access_key": "a"}, {"secret_key": "b"}):
+        assert HaSettings(**pair).validate() == ["haAccessKey and haSecretKey must be set together"]
+    problems = HaSettings(allowed_text="10.1.2.300", cluster_secret="x" * 15, access_key="a").validate()
+    assert [problem.split("=")[0] for problem in problems[:1]] == ["haAllowedAddresses"]
+    assert "10.1.2.300" in problems[0]
+    assert problems[1:] == [
+        "haClusterSecret must have at least 16 bytes", "haAccessKey and haSecretKey must be set together"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_slave_signs_with_its_account_and_version(version: int) -> None:
+    assert HaSettings().signer is None
+    signer = HaSettings(access_key="slave", secret_key="sixteen bytes", signature_version=version).signer
+    assert signer is not None
+    signed, expected = Command(21), Command(21)
+    signer.sign(signed)
+    Signer("slave", "sixteen bytes", version=f"v{version}").sign(expected)
+    assert signed.ext["AccessKey"] == "slave"
+    assert signed.ext.keys() == expected.ext.keys()
+    assert (signed.ext == expected.ext) is (version == 1), "version 2 covers a time and a nonce"
 
 
 async def test_a_connection_that_proves_nothing_is_closed_soon(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from small_store import BROKER, CL, CLIENT, NOW_MS, bodies, message, opened
 from saturnmq.protocol.errors import StoreError
 from saturnmq.protocol.ids import offset_message_id, parse_offset_message_id
 from saturnmq.protocol.message import BLANK_MAGIC, Host, decode_record
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.store import PutStatus, StoreProfile, wait_confirmed
 from saturnmq.store.files.disk import Disk
 from saturnmq.store.files.mapped_file import MappedFile
 from saturnmq.store.log import commit_log
+from saturnmq.store.log.commit_log import CommitLog
 from waiting import until
 
 
@@ -55,6 +57,13 @@ def test_offset_lookup_after_first_file_is_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("ST-07")
+def test_log_that_is_not_loaded_is_empty(tmp_path: Path) -> None:
+    """Metrics read it while a store is being opened."""
+    log = CommitLog([tmp_path], 4096, Disk())
+    assert (log.end, log.committed, log.readable_end, log.first_position) == (0, 0, 0, -1)
+    assert log.view(PhysicalOffset(0), 1) is None
+
+
 def test_body_crc_has_its_sign_bit_cleared(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for body, crc in ((b"Hello RocketMQ 2", 3397523043 & 0x7FFFFFFF), (b"", 0)):

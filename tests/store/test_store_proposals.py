@@ -80,6 +80,28 @@ class Puts:
             self.store.put_soon(one, lambda status, reason, body=body: self.outcomes.append((body, status, reason)))
 
 
+async def test_puts_are_appended_once_at_the_end_of_each_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a single one that no other follows."""
+    store = opened(tmp_path)
+    puts, passes = Puts(store), list[int]()
+    propose = store._proposals.propose
+
+    def counted() -> None:
+        passes.append(len(store._proposals.waiting))
+        propose()
+
+    monkeypatch.setattr(store._proposals, "propose", counted)
+    for bodies in ((b"alone",), (b"a", b"b", b"c")):
+        puts.add(*(message(body) for body in bodies))
+        assert not {body for body, _, _ in puts.outcomes} & set(bodies)
+        await asyncio.sleep(0)
+        assert [body for body, _, _ in puts.outcomes[-len(bodies) :]] == list(bodies)
+    assert passes == [1, 3]
+    await store.stop()
+
+
 async def test_refused_put_does_not_affect_the_others(tmp_path: Path) -> None:
     store = opened(tmp_path)
     puts = Puts(store)
