@@ -21,13 +21,12 @@ PHRASES = (
     r"doubts?", r"none any more", r"lost its", r"(?:is|are|was|were) gone", r"for ever", r"leaves? word", r"heeded",
     r"turns? of the loop", r"once, whatever happens", r"upkeep",
 )  # fmt: skip
-# Nor these in names and strings.
+# Nor these in names and strings. Of lower-case text, as BANNED: that takes a third of the time of ignoring the case.
 NAMED = re.compile(
-    r"(?:no|some)body|(?<![a-z])(?:told|anew|upkeep|whoever|savers?|twins|heeded|goodbyes?|doubts)(?![a-z])|no room",
-    re.IGNORECASE,
+    r"(?:no|some)body|(?<![a-z])(?:told|anew|upkeep|whoever|savers?|twins|heeded|goodbyes?|doubts)(?![a-z])|no room"
 )
-BANNED = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
-ESCAPE = re.compile(r"\\.")
+BANNED = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b")
+AFTER_ESCAPE = re.compile(r"(?:\b|(?<=\\.))(?:" + "|".join(PHRASES) + r")\b")  # or at the start of a word
 SUBJECT = re.compile(r"[a-z0-9_, /]+: [a-z].*[^.]")
 SUBJECT_LENGTH_MAX = 72
 SINCE = "3aa7f62"  # the last commit before subjects were checked
@@ -57,10 +56,10 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 def private_words(text: str) -> list[str]:
     """Line number and phrase of each banned phrase in the prose of a module."""
-    # Few modules have one anywhere, code included; the others need no tokens. Without escapes: a phrase may follow one.
-    if not any(BANNED.search(searched) for searched in (text, ESCAPE.sub(" ", text))):
+    # Few modules have one anywhere, code included; the others need no tokens.
+    if not AFTER_ESCAPE.search(text.lower()):
         return []
-    return [f"{number}: {match[0]!r}" for number, line in prose(text) if (match := BANNED.search(line))]
+    return [f"{number}: {match[0]!r}" for number, line in prose(text) if (match := BANNED.search(line.lower()))]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -72,7 +71,7 @@ def test_prose_uses_the_terms_of_the_field(folder: str) -> None:
 
 
 def test_names_and_strings_use_the_terms_of_the_field() -> None:
-    texts = {path: path.read_text(encoding="utf-8") for path in python_files() if path != Path(__file__)}
+    texts = {path: path.read_text(encoding="utf-8").lower() for path in python_files() if path != Path(__file__)}
     assert [str(path) for path, text in texts.items() if NAMED.search(text)] == []
 
 
@@ -83,7 +82,7 @@ def test_documents_use_the_terms_of_the_field() -> None:
     assert len(documents) > 20
     for path in [*REPOSITORY.glob("*.md"), *documents]:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            match = BANNED.search(re.sub(r"`[^`]*`", "", line))
+            match = BANNED.search(re.sub(r"`[^`]*`", "", line).lower())
             assert match is None, f"{path.name}:{number}: {match and match[0]!r}"
 
 

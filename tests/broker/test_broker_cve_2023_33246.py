@@ -6,6 +6,7 @@ Requirements: SEC-02, SEC-23.
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ SOURCE = Path(saturnmq.__file__).parent
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), ("subprocess", "getstatusoutput"),
                         ("asyncio", "create_subprocess_shell"), ("yaml", "unsafe_load")}  # fmt: skip
+# A source without any of these names, as a word of its own, has no such call; parsing all sources takes two seconds.
+SUSPECTED = re.compile(
+    rf"(?<![.\w])(?:{'|'.join(sorted(FORBIDDEN_NAMES))})\b|\b(?:{'|'.join(sorted(name for _, name in FORBIDDEN_ATTRIBUTES))})\b"
+)
 # Where a compiler of our own text is used: the header codecs are generated from class annotations, never from input.
 ALLOWED = {"protocol/headers/fields.py"}
 
@@ -51,8 +56,8 @@ async def test_there_are_no_filter_servers(wire: Wire, code: int) -> None:
 def test_no_source_runs_text() -> None:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
-        name = str(path.relative_to(SOURCE))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        name, text = str(path.relative_to(SOURCE)), path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if SUSPECTED.search(text) else ():
             if not isinstance(node, ast.Call):
                 continue
             function = node.func

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -13,14 +14,17 @@ PAGE = TESTS.parent / "docs" / "security-tests.md"
 NAMED = sorted(set(re.findall(r"`((?:\w+/)?test_\w+\.py(?:::\w+)?)`", PAGE.read_text(encoding="utf-8"))))
 
 
+@functools.cache
+def functions(path: str) -> frozenset[str]:
+    """Names of the functions of a test file, which several rows may name."""
+    nodes = ast.walk(ast.parse((TESTS / path).read_text()))
+    return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
 @pytest.mark.parametrize("named", NAMED)
 def test_named_test_exists(named: str) -> None:
     path, _, function = named.partition("::")
-    names = {
-        node.name
-        for node in ast.walk(ast.parse((TESTS / path).read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    names = functions(path)
     assert function in names or (not function and any(name.startswith("test_") for name in names)), named
 
 
