@@ -119,13 +119,15 @@ async def test_cleaning_keeps_system_queues(tmp_path: Path) -> None:
             w.broker.topics.table.pop(topic, None)
         assert (await w.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
         assert {topic for topic, _ in store.topic_queues()} == own | {"%LMQ%q"}
-        for _ in range(4):
-            store.put(Message("T", b"x" * 3000, b"", 0, 0, 0, 0, host, host))
+        first, *_ = [
+            store.put(Message(topic, b"x" * 3000, b"", 0, 0, 0, 0, host, host)) for topic in ("first", "T", "T", "T")
+        ]
         await store.write_all()
         await store.log.truncate_front("a test")
+        assert store.min_physical_offset == first.physical_offset, "the only record of its queue"
         store.queues.get_or_make("Fresh", 0)  # no message yet
         assert (await w.call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
-        assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "T", "Fresh"}
+        assert {topic for topic, _ in store.topic_queues()} == {SCHEDULE_TOPIC, TIMER_TOPIC, "first", "T", "Fresh"}
 
 
 @pytest.mark.spec("DEL-08", "DEL-10")

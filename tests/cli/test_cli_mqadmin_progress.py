@@ -11,7 +11,8 @@ from admincli import AdminCli
 
 import saturnmq.sync
 from saturnmq.admin.groups import GroupSummary
-from saturnmq.cli.mqadmin import groups
+from saturnmq.admin.statistics import Flow, GroupFlow, TopicFlow
+from saturnmq.cli.mqadmin import groups, stats
 from saturnmq.protocol.bodies import Connection, ConsumerConnection
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
@@ -226,9 +227,12 @@ def test_stats_all(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
     assert lonely == layout % ("TBW102", "", 0, "0.00", "", 0, "NO_CONSUMER")
     assert {row.split()[0] for row in admin_cli.text("statsAll", "-t", "shown").splitlines()[1:]} == {"shown"}
     active = admin_cli.text("statsAll", "-a")
-    assert "TBW102" not in active and [row.split()[5] for row in active.splitlines() if row.split()[1] == "reader"] == [
-        "6"
-    ]
+    assert "TBW102" not in active
+    (row,) = [row.split() for row in active.splitlines() if row.split()[1] == "reader"]
+    assert row[5] == "6"
+    sent_and_read = TopicFlow("orders", Flow(1.5, 70), [GroupFlow("billing", Flow(0.5, 60), 8)])
+    (cells,) = stats._rows(sent_and_read, only_active=True)
+    assert [str(cell) for cell in cells] == ["orders", "billing", "8", "1.50", "0.50", "70", "60"]
 
 
 @pytest.mark.spec("C-38")

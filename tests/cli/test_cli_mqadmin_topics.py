@@ -192,6 +192,9 @@ def test_topic_route_is_indented_json_or_a_list(admin_cli: AdminCli) -> None:
         "-" * 158,
         layout.format("Total:", 1, "", 2, 3, ""),
     ]
+    with registered(admin_cli.server, "broker-b", "127.0.0.1:1", "t-route"):
+        lines = admin_cli.text("topicRoute", "-t", "t-route", "-l").splitlines()
+    assert lines[-1] == layout.format("Total:", 2, "", 3, 4, "")
     assert admin_cli.run("topicRoute", "-t", "nowhere")[:2] == (1, "")
 
 

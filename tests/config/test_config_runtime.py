@@ -143,6 +143,7 @@ def test_wanted_values_are_those_that_can_change_and_differ() -> None:
 
 @pytest.mark.spec("ADM-13")
 def test_keys_of_the_black_list_may_not_even_be_named() -> None:
+    assert BrokerSettings().config_black_list == "configBlackList;brokerConfigPath"
     broker = BrokerSettings(config_black_list="brokerPermission;logLevel")
     settings = RuntimeSettings(broker, black_list=black_list(broker))
     assert "brokerPermission" not in settings.names
