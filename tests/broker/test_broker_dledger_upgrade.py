@@ -117,6 +117,27 @@ async def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) 
         assert group.bodies(broker) == [*OLD[:3], b"new"]
 
 
+@pytest.mark.spec("DL-U01")
+async def test_old_log_of_a_crashed_broker_is_recovered_and_filled_from_there(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, 1, start=False) as group:
+        await plain(group, "n0", OLD[:3])
+        path = tmp_path / "n0" / "commitlog" / f"{0:020d}"
+        data = bytearray(path.read_bytes())
+        end = 0
+        while size := int.from_bytes(data[end : end + 4], "big"):
+            end += size
+        data[end : end + 4000] = data[:4000]  # the begin of a record, as after a power failure
+        path.write_bytes(data)
+        (tmp_path / "n0" / "abort").touch()
+        broker = await group.start("n0")
+        await group.master()
+        assert ledger(broker).log.divided == FILE_BYTES
+        filler = (FILE_BYTES - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+        assert path.read_bytes()[end : end + 8] == filler
+        assert (await group.send(b"new")).ext["queueOffset"] == "3"
+        await group.same("T", 0, [*OLD[:3], b"new"])
+
+
 @pytest.mark.spec("DL-U03")
 async def test_ledger_expires_only_after_old_log(tmp_path: Path) -> None:
     async with ledger_group(tmp_path, 1, start=False, store={"file_reserved_hours": 1}) as group:

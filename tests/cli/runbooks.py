@@ -207,6 +207,7 @@ class Runbook:
         page = PAGE.read_text(encoding="utf-8")
         sections = [text for text in re.split(r"^## ", page, flags=re.MULTILINE) if text.splitlines()[0] == heading]
         assert len(sections) == 1, heading
+        self.text = sections[0]
         self.steps = re.findall(r"^    +(saturnmq .*|systemctl .*|scp .*)$", sections[0], re.MULTILINE)
         self._cli, self.values = cli, values
 

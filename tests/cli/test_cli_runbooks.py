@@ -128,6 +128,7 @@ def test_a_topic_is_moved(book: Callable[[str], Runbook], admin: Callable[..., s
     clients = live()
     clients.grows("broker-a")
     runbook = book("Move a topic between brokers")
+    assert "Order is lost" in runbook.text and "Stop the producers of an ordered topic" in runbook.text
     runbook.run("saturnmq admin updateTopic ")
     assert set(permissions(runbook.run("saturnmq admin topicRoute"))) == {"broker-a", "broker-b"}
     clients.grows("broker-b")
@@ -320,6 +321,7 @@ def test_a_message_is_found(
             held = slow.recv(timeout=SECONDS_MAX)
             other.recv(timeout=SECONDS_MAX).ack()  # the second message: the first one is filtered
             runbook = book("Find a message")
+            assert "Producers should set a business key on every message." in runbook.text
             runbook.use(
                 here, MESSAGE_ID=sent.message_id, OFFSET_ID=sent.offset_message_id, BEGIN="0", END="9999999999999"
             )

@@ -1,4 +1,4 @@
-"""Tables of the pipelines under two session time zones: dates, hours and windows are in UTC in both.
+"""The source and the tables of the pipelines under two session time zones: dates, hours and windows are in UTC in both.
 
 Requirements: SPK-12.
 """
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import TimestampType
 
 from saturnmq.spark.pipelines import audit, lake, stats, trace
+from saturnmq.testing import SyncEmbeddedBroker
 
 LATE = datetime(2026, 3, 1, 21, 45, 30, tzinfo=UTC)  # the next day in Kolkata, where hours begin at half past UTC hours
 EVENT_COLUMNS = [column.split(" ") for column in f"{trace.EVENTS}, {trace._POSITION_COLUMNS}".split(", ")
@@ -95,3 +97,25 @@ def test_utc_date_hour_and_start_are_exact_at_edges(spark: Any) -> None:
         else:
             assert (day, hour, start) == (date.fromordinal(date(1970, 1, 1).toordinal() + at // 86_400), at // 3600 % 24,
                                           at // 3600 * 3600)  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.spec("SPK-12")
+def test_times_of_the_source_are_the_stored_instants_in_every_zone(
+    spark: Any, server: SyncEmbeddedBroker, send: Any, zones: list[str]
+) -> None:
+    send("zoned", 8)
+    store = server.inner.broker.store
+    stored = {
+        (queue, offset): 1000 * store.store_time("zoned", queue, offset)
+        for topic, queue in store.topic_queues()
+        if topic == "zoned"
+        for offset in range(store.max_offset("zoned", queue))
+    }
+    assert len(stored) == 8
+    for zone in zones:
+        spark.conf.set(ZONE, zone)
+        rows = spark.read.format("rocketmq").options(nameServer=server.name_servers, topic="zoned").load()
+        assert rows.schema["storeTimestamp"].dataType == TimestampType()
+        times = rows.select("queueId", "queueOffset", f.unix_micros("storeTimestamp").alias("us")).collect()
+        assert {(row["queueId"], row["queueOffset"]): row["us"] for row in times} == stored, zone
