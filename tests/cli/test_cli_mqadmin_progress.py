@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from admincli import AdminCli
@@ -13,7 +14,7 @@ import saturnmq.sync
 from saturnmq.admin.groups import GroupSummary
 from saturnmq.admin.statistics import Flow, GroupFlow, TopicFlow
 from saturnmq.cli.mqadmin import groups, stats
-from saturnmq.protocol.bodies import Connection, ConsumerConnection
+from saturnmq.protocol.bodies import Connection, ConsumerConnection, ConsumeStats, MessageQueue, OffsetWrapper
 from saturnmq.testing.embedded import SyncEmbeddedBroker
 
 OFFLINE = ["#brokerName", "#queueId", "#brokerOffset", "#consumerOffset", "#timestampOffset", "#rollbackOffset"]
@@ -49,12 +50,18 @@ def commit(client: saturnmq.sync.Client, group: str, offset: int = 1) -> int:
 
 
 @pytest.mark.spec("C-37")
-def test_consumer_progress_of_a_group(admin_cli: AdminCli, client: saturnmq.sync.Client) -> None:
+def test_consumer_progress_of_a_group(
+    admin_cli: AdminCli, client: saturnmq.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = SimpleNamespace(over=lambda _: SimpleNamespace(tps=2.5))
+    monkeypatch.setattr(
+        admin_cli.server.inner.broker.stats.sets, "find", lambda name, key: counted if key == "shown@reader" else None
+    )
     lines = admin_cli.text("consumerProgress", "-g", "reader").splitlines()
     layout = "%-64s  %-32s  %-4s  %-20s  %-20s  %-20s  %s"
     columns = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset", "#Diff", "#LastTime")
     assert lines[0] == layout % columns
-    assert lines[-3] == "" and re.fullmatch(r"Consume TPS: \d+\.\d\d", lines[-2])
+    assert lines[-3:-1] == ["", "Consume TPS: 2.50"]
     assert re.fullmatch(r"Diff Total: -?\d+", lines[-1])
     rows = [line.split() for line in lines[1:-3]]
     assert [row[2] for row in rows if row[0] == "shown"] == ["0", "1"]
@@ -90,9 +97,14 @@ def test_consumer_progress_of_all_groups(admin_cli: AdminCli, client: saturnmq.s
     assert [row.split()[-1] for row in rows] == ["N/A", "N/A"], "no message was consumed"
     member = Connection("c", "127.0.0.1:1", "JAVA", 407)
     pulls = ConsumerConnection([member], {}, "CONSUME_ACTIVELY", "CLUSTERING")
-    assert [str(cell) for cell in groups._summary_row(GroupSummary("p", None, pulls))] == [
-        "p", "1", "V4_9_7", "PULL", "", "0", "0",
-    ]  # fmt: skip
+    pushes = ConsumerConnection([member, member], {}, "CONSUME_PASSIVELY", "BROADCASTING")
+    progress = ConsumeStats({MessageQueue("t", "b", number): OffsetWrapper(9, 4, 0) for number in range(2)}, 2.5)
+    for summary, row in (
+        (GroupSummary("p", None, pulls), ["p", "1", "V4_9_7", "PULL", "", "0", "0"]),
+        (GroupSummary("p", progress, pushes), ["p", "2", "V4_9_7", "PUSH", "BROADCASTING", "2", "10"]),
+        (GroupSummary("p", progress), ["p", "0", "OFFLINE", "", "", "2", "10"]),
+    ):
+        assert [str(cell) for cell in groups._summary_row(summary)] == row
 
 
 @pytest.mark.spec("C-36")
