@@ -117,6 +117,7 @@ async def with_key_file(access: A) -> A:
 
     The file is read in a thread. Raises ConfigError, whose text contains no value of the file.
     """
+    # An explicit access_key overrides the file.
     if access.key_file is None or access.access_key:
         return access
     return replace(access, **await asyncio.to_thread(_read_key_file, Path(access.key_file)))
@@ -126,6 +127,7 @@ def _read_key_file(path: Path) -> dict[str, Any]:
     try:
         pairs = parse_properties(path.expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        # Not the error's own text, which may quote the file.
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigError(f"key_file {path} cannot be read: {reason}") from error
     credentials = {key: pairs[name].strip() for name, key in _KEY_FILE.items() if pairs.get(name, "").strip()}

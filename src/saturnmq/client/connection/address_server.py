@@ -22,12 +22,14 @@ REFRESH_MS: Final = 120_000
 
 
 def _download(url: str) -> str:
+    # Urllib would also open file: and ftp: URLs.
     if not url.startswith(("http://", "https://")):
         raise NoNameServer(f"address server {without_credentials(url)} must be an http:// or https:// URL")
     import urllib.request  # takes a tenth of the time in which a command starts
 
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the scheme is checked above
+            # Bounded: the answer is not trusted.
             return str(answer.read(ANSWER_BYTES_MAX).decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
         raise NoNameServer(f"address server {without_credentials(url)} does not answer: {error}") from error

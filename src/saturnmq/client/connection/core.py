@@ -141,6 +141,7 @@ class Core:
         addresses = settings.name_servers
         if not addresses and settings.address_server:
             addresses = await fetch_addresses(settings.address_server, settings.unit)
+        # The address by which the NameServer is reached becomes part of the client id.
         ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)
@@ -155,6 +156,7 @@ class Core:
         )
         self._suspicion = RouteSuspicion(self.routes, self.spawn, self._replaced)
         self.state = ClientState.RUNNING
+        # A configured list is not refreshed.
         if not settings.name_servers:
             self._every("name servers", FIRST_REFRESH_MS, REFRESH_MS, self._refresh_name_servers)
         self._every("routes", FIRST_ROUTE_POLL_MS, settings.route_poll_ms, self.routes.poll)
@@ -183,6 +185,7 @@ class Core:
     async def _stop(self) -> None:
         if self.tracing is not None:
             self.tracing.begin_shutdown()
+        # Stopping removes them from the table.
         for consumer in list(self.consumers.values()):
             await consumer.stop()
         for group in list(self.producers):
@@ -190,6 +193,7 @@ class Core:
         if self.tracing is not None:
             await self.tracing.close()
         self.state = ClientState.STOPPED
+        # Readers that wait for a route change end with Closed.
         for watcher in self.route_watchers:
             watcher.set()
         self.replies.close()
@@ -232,6 +236,7 @@ class Core:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("task failed name=%r", task.get_name(), exc_info=error)
             if vital:
+                # The first failure counts.
                 self.failure = self.failure or error
                 for consumer in self.consumers.values():
                     consumer.fail(self.failure)
@@ -268,6 +273,7 @@ class Core:
         """
         try:
             for attempt in itertools.count(1):
+                # Before the first attempt too: all clients of a NameServer lose it at the same moment.
                 await asyncio.sleep(reconnect_seconds(attempt, chance()))
                 topics = self.routes.topics
                 try:
@@ -281,6 +287,7 @@ class Core:
             await self.routes.poll()
         finally:
             self._reconnecting = False
+        # The brokers of a restarted NameServer register again within this time.
         await asyncio.sleep(RECONNECT_SECONDS_MAX * (1 + chance()))
         await self.routes.poll()
 
@@ -295,6 +302,7 @@ class Core:
             return None
         if answer.code != ResponseCode.SUCCESS:
             chosen = self.name_servers.chosen
+            # A broker answers "not supported" to this request: the address is not a NameServer's.
             hint = hints.not_a_name_server(chosen) if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else None
             raise response_error(answer.code, (answer.remark or "").strip(), broker=chosen, hint=hint)
         return TopicRouteData.decode(answer.body or b"{}")
@@ -308,11 +316,13 @@ class Core:
         if self._suspicion is None or self.state is not ClientState.RUNNING or self._stopping is not None:
             return
         self._suspicion.report(address, unresponsive=unresponsive)
+        # A successor may support other limits.
         self.timer_limits.forget(address)
         self.broker_versions.pop(address, None)
         if address not in self._repeating and address in self._heartbeat_addresses():
             self._repeating.add(address)
             self.spawn(f"heartbeat to {address}", self._repeat_heartbeat(address))
+        # Routes name the plain address, calls go to the VIP address.
         if self.settings.vip_channel:
             self._suspicion.report(plain_address(address))
             self.timer_limits.forget(plain_address(address))
@@ -339,6 +349,7 @@ class Core:
         route = await self.routes.for_send(topic)
         if route is None or not route.write_queues:
             leaderless = [] if route is None else [name for name in route.addresses if route.master(name) is None]
+            # The topic exists but its broker has no master: creating the topic would not help.
             if leaderless:
                 names = ", ".join(sorted(leaderless))
                 raise BrokerNotExist(f"topic {topic} exists, but broker[{names}] has no master now", broker=names)
@@ -401,6 +412,7 @@ class Core:
         for attempt in range(2):
             addresses = self._addresses(topic, broker_name)
             candidates = [broker_id] if broker_id == 0 else [broker_id, broker_id + 1]
+            # Any broker of the name is better than none.
             for number in [*candidates, *sorted(addresses)]:
                 if number in addresses:
                     return addresses[number], number != 0
@@ -475,6 +487,7 @@ class Core:
                 address, Command(RequestCode.UNREGISTER_CLIENT, ext=dict(ext)), self.settings.api_timeout_ms
             )
             for address in sorted(addresses)
+            # The others do not have the group, or notice the closed connection.
             if self.remote.is_connected(address)
         ]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
@@ -515,6 +528,7 @@ class Core:
     async def _repeat_heartbeat(self, address: str) -> None:
         """Repeat heartbeats to a broker that failed until it responds, so that it has our groups at once, not 30 s later."""
         try:
+            # A successful heartbeat stores the version.
             while address not in self.broker_versions and address in self._heartbeat_addresses():
                 await asyncio.sleep(HEARTBEAT_RETRY_SECONDS * (1 + chance()) / 2)
                 await self._heartbeats.call(address)
@@ -553,6 +567,7 @@ class Core:
             return NO_RESPONSE
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self.replies.handle(connection, command, now_ms())
+        # Brokers name the group in one of two fields.
         group = command.ext.get("consumerGroup") or command.ext.get("group")
         consumer = self.consumers.get(group or "")
         if consumer is not None:

@@ -61,6 +61,7 @@ class SharedCalls:
         """The task of a call that begins now or later. Its errors are logged by spawn."""
         task = self._waiting.get(key)
         if task is None:
+            # It begins after the running one, so that it has what the caller has just added.
             task = self._waiting[key] = self._spawn(f"call {key}", self._run(key, self._running.get(key)))
         return task
 

@@ -26,10 +26,12 @@ class InFlightLimit:
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def _fits(self, size: int) -> bool:
+        # An entry larger than the limit is admitted alone, or it would wait without end.
         return self.count < self._count_max and (not self.count or self.bytes + size <= self._bytes_max)
 
     def try_acquire(self, size: int) -> bool:
         """Enter if the entry fits now and no other entry is waiting."""
+        # No overtaking: FIFO also for entries that would fit.
         if self._waiters or not self._fits(size):
             return False
         self.count += 1

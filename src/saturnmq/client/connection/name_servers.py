@@ -47,6 +47,7 @@ class NameServerList:
         if chosen is not None and self._remote.is_connected(chosen):
             fallbacks = [address for address in self._addresses if address != chosen]
             return [chosen, *fallbacks]
+        # From the one after the last choice, so that a failing one is tried last.
         count = len(self._addresses)
         start = self._at + 1
         return [self._addresses[(start + step) % count] for step in range(count)]
@@ -73,6 +74,7 @@ class NameServerList:
                 continue
             if address != self.chosen:
                 self.chosen = address
+                # Advanced only on a change: the choice stays as long as it is connected.
                 self._at += index + 1
             return answer
         raise NoNameServer(unreachable_name_servers(tried))

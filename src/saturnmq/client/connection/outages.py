@@ -51,6 +51,7 @@ class Outages:
             last = self._begun.get(key, -SUMMARY_SECONDS)
             is_new = now - last >= SUMMARY_SECONDS
             outage = self._outages[key] = _Outage(now, now if is_new else last, is_new)
+            # An outage within a minute of the last line is only part of the next summary.
             if is_new:
                 self._begun = {each: at for each, at in self._begun.items() if now - at < SUMMARY_SECONDS}
                 self._begun[key] = now

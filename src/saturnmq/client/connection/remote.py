@@ -68,6 +68,7 @@ class Remote:
         if is_no_master(command, answer):
             self._on_failure(address, False)
         body = answer.body
+        # Parsed JSON takes many times its size; answers with messages are limited by the frame.
         if body is not None and len(body) > SHORT_BODY_BYTES_MAX and command.code not in _CODES_OF_MESSAGES:
             raise BodyError(
                 f"the answer of {address} to request {command.code} has {len(body)} bytes, at most "
@@ -89,6 +90,7 @@ class Remote:
             if isinstance(outcome, CallTimeout | ConnectFailed):
                 outcome.broker = address
                 self._on_failure(address, isinstance(outcome, CallTimeout))
+                # One report per window: the other calls failed for the same reason.
                 break
             if isinstance(outcome, Command) and is_no_master(command, outcome):
                 self._on_failure(address, False)
@@ -103,6 +105,7 @@ class Remote:
             await self._client.invoke_oneway(address, command, timeout_ms)
         except (CallTimeout, ConnectFailed) as error:
             error.broker = address
+            # A one-way request that was written late says nothing about the broker.
             if isinstance(error, ConnectFailed):
                 self._on_failure(address, False)
             raise

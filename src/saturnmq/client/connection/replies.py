@@ -64,6 +64,7 @@ class Replies:
         correlation_id = record.properties.get(PropertyKey.CORRELATION_ID, "")
         record.properties[PropertyKey.ARRIVE_TIME] = str(now_ms)
         future = self._waiting.get(correlation_id)
+        # A reply that comes twice, or after the request's timeout.
         if future is None or future.done():
             logger.warning(
                 "reply without a pending request correlation_id=%r peer=%s", correlation_id, connection.remote_address

@@ -76,6 +76,7 @@ class RouteSuspicion:
         clock = asyncio.get_running_loop().time
         while self._topics:
             began, topics = clock(), list(self._topics)
+            # Reports during the round are for the next one.
             self._topics = {}
             for topic in topics:
                 try:
@@ -92,6 +93,7 @@ class RouteSuspicion:
             if topics and now < until:
                 self._topics |= dict.fromkeys(topics)
                 continue
+            # Replaced or given up: in both cases it is not watched any more.
             del self._unresponsive[address]
             if not topics:
                 self._on_replaced(address)

@@ -94,6 +94,7 @@ def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
         name, _, digits = part.strip().rpartition(":")
         if not name or not digits.isdecimal():
             continue
+        # Not parsed: a number of thousands of digits takes long.
         count = int(digits) if len(digits) <= _COUNT_DIGITS_MAX else QUEUES_MAX + 1
         if len(queues) + count > QUEUES_MAX:
             raise BodyError(
@@ -180,6 +181,7 @@ class RouteCache:
         self.use(topic)
         refreshed = await self.refresh(topic)
         cached = self._routes.get(topic)
+        # A real route that is cached counts more than one of the default topic.
         if refreshed is not None or (cached is not None and not cached.substitute):
             return cached
         await self.refresh(topic, substitute=True)
@@ -211,6 +213,7 @@ class RouteCache:
             )
             self._pending[key] = task
             task.add_done_callback(lambda ended_task: self._forget(key, ended_task))
+        # One caller's cancellation must not end the request of the others.
         return await asyncio.shield(task)
 
     def _forget(self, key: tuple[str, bool], task: asyncio.Task[TopicRoute | None]) -> None:
@@ -234,6 +237,7 @@ class RouteCache:
     def _store(self, route: TopicRoute) -> None:
         """Cache the route and poll its topic from now on, so that callers that only name queues get a new master too."""
         self._in_use.add(route.topic)
+        # Without a change no rebalance is triggered.
         if self._routes.get(route.topic) == route:
             return
         self._routes[route.topic] = route

@@ -54,6 +54,7 @@ class TimerLimits:
         responded, ConnectFailed if one has not.
         """
         heartbeats: dict[str, asyncio.Task[Any]] = {}
+        # A limit that arrives may already be enough: the first answer decides.
         while True:
             fit = {name for name, address in brokers.items() if self.limit_of(address) >= delay.timer_ms}
             if fit:

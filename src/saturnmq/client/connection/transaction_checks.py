@@ -70,12 +70,14 @@ class Checker:
 
     async def state_of(self, message: Message[Any]) -> tuple[TransactionState, str | None]:
         """The state, and a remark if it is UNKNOWN because `check` failed. UNKNOWN without calling it while the block runs."""
+        # The block still runs: its outcome is not known, and `check` might read half of its work.
         if message.message_id in self.open_ids:
             return TransactionState.UNKNOWN, "the transaction is still open"
         try:
             if inspect.iscoroutinefunction(self.check):
                 state = await self.check(message)
             else:
+                # Dropped checks are repeated by the broker; a plain function runs in a thread with this context.
                 run = contextvars.copy_context().run
                 state = await asyncio.get_running_loop().run_in_executor(self.executor, run, self.check, message)
                 if inspect.isawaitable(state):
@@ -125,6 +127,7 @@ class Checks:
             return
         group = record.properties.get(PropertyKey.PGROUP, "")
         checker = self._checkers.get(group)
+        # Bounded by count and bytes: brokers decide how many checks arrive.
         full = self._waiting >= CHECKS_MAX or self._waiting_bytes + len(record.body) > CHECK_BYTES_MAX
         if checker is None or full:
             reason = "no such producer" if checker is None else f"{self._waiting} pending"

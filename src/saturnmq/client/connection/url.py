@@ -206,6 +206,7 @@ def parse_address(text: str) -> str:
 
 def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
     """Addresses of a list, or of text separated by `;` or `,`; without duplicates, in order. Raises ConfigError."""
+    # Not split: a part of a secret would be shown in the error.
     if isinstance(text, str) and ("@" in text or "://" in text):  # not split: a part of a secret would be shown
         raise ConfigError(
             f"NameServer addresses are host:port;host:port, not a URL ({without_credentials(text):.80}); "
@@ -235,6 +236,7 @@ def parse_url(url: str) -> dict[str, Any]:
             f"schemes: {', '.join(SCHEMES)}"
         )
     credentials, at, hosts = match["rest"].rpartition("@")
+    # The @ lies behind a character that ends the authority.
     if not at and "@" in url:
         raise ConfigError("the URL has its @ after a slash or question mark: percent-encode /, ? and # in credentials")
     settings: dict[str, Any] = {"name_servers": parse_addresses(hosts)}
@@ -269,6 +271,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     else:
         raise ConfigError(f"no NameServer is configured: set {ENV_URL} (rmq://host:9876) or {ENV_NAME_SERVERS}")
     for variable, key in _ENV_KEYS.items():
+        # The URL overrides the variable.
         if environment.get(variable) and key not in settings:
             settings[key] = _parse_value(key, environment[variable])
     return settings

@@ -56,6 +56,7 @@ class Batch(list[Message[T]]):
         """
         acked_count = self.ack_index + 1
         for message in self[:acked_count]:
+            # A message that was settled by itself keeps its verdict.
             with contextlib.suppress(AlreadySettled):
                 await message.ack()
         await self._send_back(self[acked_count:], after, "")

@@ -64,6 +64,7 @@ class ConsumeCounters:
         bucket = buckets.get(number)
         if bucket is None:
             bucket = buckets[number] = _Bucket()
+            # Only when a bucket is made: once in ten seconds per topic.
             for old in [bucket_number for bucket_number in buckets if bucket_number <= number - HOUR_BUCKETS]:
                 del buckets[old]
         return bucket
@@ -81,6 +82,7 @@ class ConsumeCounters:
     def consumed(self, topic: str, took_s: float, *, failed: bool) -> None:
         """Count a settled message; `took_s`: seconds from hand-out to settlement."""
         buckets = self._topics.get(topic)
+        # The common case, as this is called for every message.
         bucket = buckets.get(int(self._clock()) // BUCKET_S) if buckets is not None else None
         if bucket is None:
             bucket = self._bucket(topic)
@@ -101,6 +103,7 @@ class ConsumeCounters:
         return ConsumeStatus(
             pull_rt=_mean_ms(lambda b: (b.pull_s, b.pulls), last),
             pull_tps=sum(bucket.fetched for bucket in last) / window_s,
+            # Without a message in the last minute the mean of the hour, as in Apache's client.
             consume_rt=_mean_ms(lambda b: (b.consume_s, b.ok + b.failed), last, hour),
             consume_ok_tps=sum(bucket.ok for bucket in last) / window_s,
             consume_failed_tps=sum(bucket.failed for bucket in last) / window_s,

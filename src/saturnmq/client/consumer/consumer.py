@@ -112,6 +112,7 @@ class Consumer(Positioned, Generic[T]):
         Subscribed topics that do not exist are logged as a warning. Raises Closed after `stop`, NoNameServer, and GroupInUse if
         this client already has a running consumer of the group.
         """
+        # `start` and `stop` exclude each other.
         async with self._lock:
             if self.state is ClientState.RUNNING:
                 return
@@ -124,6 +125,7 @@ class Consumer(Positioned, Generic[T]):
                 await self._load_offsets()
                 await self._announce(self._topics())
             except BaseException:
+                # A failed start leaves nothing; a heartbeat may have announced the group already.
                 self.core.consumers.pop(self.group, None)
                 if self._announced:
                     self._announced = {}
@@ -166,6 +168,7 @@ class Consumer(Positioned, Generic[T]):
         async with self._lock:
             running = self.state is ClientState.RUNNING
             self.state = ClientState.STOPPED
+            # Wakes `subscribe` calls that wait for a round.
             self._round_done.set()
             self._inbox.clear()
             self._inbox.close(lambda: Closed("The consumer service state not OK, SHUTDOWN_ALREADY."))
@@ -173,10 +176,12 @@ class Consumer(Positioned, Generic[T]):
                 return
             for task in self._tasks:
                 task.cancel()
+            # Before the queues are dropped: the application may still settle messages.
             await notify(self.settings.on_revoked, self.group, self._named(self._assigned.keys() - self._revoked))
             assigned = list(self._assigned.values())
             for assignment in assigned:
                 assignment.drop()
+            # Their loops may still use the assignments.
             await asyncio.gather(*self._tasks, return_exceptions=True)
             for assignment in assigned:
                 await assignment.join()
@@ -353,6 +358,7 @@ class Consumer(Positioned, Generic[T]):
                     batch.append(message)
             except (TimeoutError, Closed):
                 pass
+            # Taken but not returned: back to the front, in order.
             except asyncio.CancelledError:
                 self._inbox.prepend(batch)
                 raise
@@ -421,6 +427,7 @@ class Consumer(Positioned, Generic[T]):
             await one_round(f"ack timeout of {self.group}", partial(self._expire, before))
 
     async def _expire(self, before: float) -> None:
+        # Assignments may change while a message is sent back.
         for assignment in list(self._assigned.values()):
             for generation, message in assignment.expired(before):
                 try:

@@ -63,6 +63,7 @@ class GroupCheck:
         for topic, data in subscriptions.items():
             newest = group.subscription_table.get(topic)
             if newest is not None and (newest.sub_version <= data.sub_version or same_selection(data, newest)):
+                # Logged again if the difference comes back.
                 self._logged_differences.pop(topic, None)
                 continue
             text = _NOT_NAMED if newest is None else f"{newest.expression_type or TAG} {newest.sub_string}"

@@ -37,6 +37,7 @@ class Inbox(Generic[T]):
 
     def prepend(self, items: list[T]) -> None:
         """Insert items at the front, keeping their order."""
+        # Extendleft reverses the order.
         self._items.extendleft(reversed(items))
         self._wake(len(items))
 
@@ -59,6 +60,7 @@ class Inbox(Generic[T]):
         items = self._items
         while items:
             item = items.popleft()
+            # False: settled, reassigned or parked meanwhile.
             if self._accept(item):
                 return item
         return None
@@ -69,6 +71,7 @@ class Inbox(Generic[T]):
             item = self.take()
             if item is not None:
                 return item
+            # Only after the remaining items.
             if self._end is not None:
                 raise self._end()
             reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,6 +89,7 @@ class Inbox(Generic[T]):
         readers: deque[asyncio.Future[Any]] = self._readers
         while readers and count > 0:
             reader = readers.popleft()
+            # A cancelled reader may still be in the queue.
             if not reader.done():
                 reader.set_result(None)
                 count -= 1

@@ -89,7 +89,9 @@ class ListenerSpec:
         """Options of the handler's consumer: those given to the decorator over defaults from retry, concurrency and time limit."""
         derived: ConsumerOptions = {
             "max_times": self.retry.max_times,
+            # Twice what the handlers hold, so that they do not wait for pulls.
             "prefetch": max(256, 2 * self.concurrency, 2 * (self.batch or 1)),
+            # Longer than a handler may run.
             "ack_timeout": max(2 * self.time_limit, 60.0),
         }
         return {**derived, **self.options}
@@ -235,8 +237,10 @@ class Feeder:
         spec = self.spec = replace(self.spec, concurrency=concurrency)
         self.consumer.resize(concurrency, spec.consumer_options["prefetch"])
         if not inspect.iscoroutinefunction(spec.handler):
+            # The old threads end with what they run.
             self._close_threads()
             self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=f"saturnmq-{spec.group}")
+        # Idle workers wait for a message; cancelling them loses none.
         idle = self._workers - self._busy - self._retiring
         while idle and self._surplus > 0:  # busy ones end after their message
             task = idle.pop()
@@ -275,6 +279,7 @@ class Feeder:
         """Wait up to `drain_timeout` seconds for running handlers, cancel the rest, then leave the group (API-27)."""
         self._stopping = True
         for task in self._workers - self._busy:
+            # Idle ones at once, the others have drain_timeout.
             task.cancel()
         if self._workers and drain_timeout > 0:
             await asyncio.wait(set(self._workers), timeout=drain_timeout)
@@ -311,6 +316,7 @@ class Feeder:
         readable = await self._readable(batch)
         if not readable:
             return
+        # The handler may change the batch.
         messages = list(readable)
         outcome, reason = await self._outcome(readable)
         if outcome is None:
@@ -383,6 +389,7 @@ class Feeder:
             logger.warning(
                 "message not settled, it is redelivered group=%s message=%r error=%s", spec.group, message, error
             )
+            # It stays open, so that the commit offset does not pass it.
             self.consumer.redeliver_later(message)
 
     async def _reply(self, message: Message[Any], value: Any) -> None:
@@ -394,12 +401,14 @@ class Feeder:
             await self._replier.answer(message, encode_value(value))
         except SaturnError as error:
             logger.warning("reply not delivered group=%s message=%r error=%s", self.spec.group, message, error)
+        # Also if the reply failed.
         await message.ack()
 
     async def _call(self, argument: Message[Any] | Batch[Any]) -> Any:
         handler: Callable[[Any], Any] = self.spec.handler
         if inspect.iscoroutinefunction(handler):
             return await handler(argument)
+        # Context variables, such as those of a trace, reach the thread.
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         outcome = await loop.run_in_executor(self._threads, context.run, handler, argument)
@@ -424,6 +433,7 @@ async def run_feeders(feeders: list[Feeder], drain_timeout: float, *, handle_sig
             tasks.append(stopping)
             finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in finished:
+                # Raises the failure of a listener.
                 task.result()
         finally:
             draining = loop.create_task(_drain(feeders, drain_timeout))
@@ -457,6 +467,7 @@ def signal_handlers(on_signal: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in previous.items():
+            # Asyncio restores the default handler, not the one before.
             loop.remove_signal_handler(number)
             if handler is not None:
                 signal.signal(number, handler)

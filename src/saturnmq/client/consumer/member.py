@@ -571,7 +571,7 @@ class ConsumerMember(ABC):
         """Start to consume queues, several at a time; True if any was acquired."""
         slots = asyncio.Semaphore(ACQUIRED_AT_ONCE)
 
-        async def acquire(queue: MessageQueue) -> bool:
+        async def acquire(queue: MessageQueue) -> bool:  # queues that fail do not stop the others
             async with slots:
                 return await self._acquire(queue)
 
@@ -585,7 +585,7 @@ class ConsumerMember(ABC):
 
     async def _acquire(self, queue: MessageQueue) -> bool:
         """Start to consume a queue at its start offset; False if that offset cannot be determined now (RB-04)."""
-        self.offsets.forget(queue)
+        self.offsets.forget(queue)  # what an earlier assignment left
         try:
             stored = await self.offsets.read(queue)
             offset = await self._first_offset(queue) if stored is None else stored

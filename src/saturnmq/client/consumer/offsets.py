@@ -85,6 +85,7 @@ class ClusterOffsets(_Cached):
         address = await core.master_address(queue.topic, queue.broker_name)
         command = Command(RequestCode.QUERY_CONSUMER_OFFSET, ext=self._fields(queue))
         answer = await core.remote.call(address, command, core.settings.api_timeout_ms)
+        # A group that is new to the queue, not a failure.
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -99,6 +100,7 @@ class ClusterOffsets(_Cached):
         a group and topic when it stores the first, and of two that it stores at the same time one is lost.
         Raises if it cannot be sent or, when confirmed, is rejected.
         """
+        # Before the lock: nearly all calls find nothing to store.
         if not self._changed(queue):
             return
         topic_at_broker = (queue.topic, queue.broker_name)
@@ -120,6 +122,7 @@ class ClusterOffsets(_Cached):
         if not self._changed(queue):
             return  # stored meanwhile, or no longer assigned
         offset = self._offsets[queue]
+        # A slave passes the offset on while there is no master.
         address, _slave = await self._core.read_address(queue.topic, queue.broker_name)
         ext = self._fields(queue)
         ext["commitOffset"] = str(offset)
@@ -128,6 +131,7 @@ class ClusterOffsets(_Cached):
             await self._core.call_broker(address, command, PERSIST_TIMEOUT_MS, topic=queue.topic)
         else:
             await self._core.remote.call_oneway(address, command, PERSIST_TIMEOUT_MS)
+        # Forgotten meanwhile: a later assignment must not find this one's offset as stored.
         if queue in self._offsets:
             self._persisted[queue] = offset
 
@@ -172,6 +176,7 @@ class LocalOffsets(_Cached):
 
     async def load(self) -> None:
         """Read the file, or its `.bak` if the file is missing or damaged. Raises ClientError if neither can be read."""
+        # A file system that hangs must not stop the event loop.
         self._offsets = await asyncio.to_thread(_read_offsets, self.path)
         self._written = dict(self._offsets)
 
@@ -189,10 +194,12 @@ class LocalOffsets(_Cached):
         """Write the file if anything has changed; a failure is logged and retried at the next call."""
         async with self._writing:
             offsets = dict(self._offsets)
+            # Idle consumers do not write their file every few seconds.
             if offsets == self._written:
                 return
             try:
                 data = ResetOffsetBody(offsets).encode()
+                # The file before stays as .bak, as in Apache's client.
                 await asyncio.to_thread(replace_file, self.path, data, mode=0o666, has_backup=True)
             except OSError as error:
                 logger.warning("offsets not written path=%s error=%s", self.path, error)
@@ -206,10 +213,12 @@ def _read_offsets(path: Path) -> dict[MessageQueue, QueueOffset]:
         try:
             data = candidate.read_bytes()
             return ResetOffsetBody.decode(data).offset_table
+        # Neither file: a consumer that has not stored yet.
         except FileNotFoundError:
             continue
         except (OSError, BodyError) as error:
             problems.append(f"{candidate}: {error}")
+    # A damaged file is not taken for an empty one: the consumer would read everything again.
     if problems:
         raise ClientError(f"the offsets of this consumer cannot be read: {'; '.join(problems)}",
                           hint="Repair or remove the file; without it the consumer begins where `start` says.")  # fmt: skip

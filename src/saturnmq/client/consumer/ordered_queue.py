@@ -57,6 +57,7 @@ class OrderedGeneration(QueueGeneration):
     def hand_out(self, message: Message[Any], now: float) -> bool:
         """Record that a reader takes the message; False unless it is the head of the queue."""
         assignment = self.assignment
+        # What was offered before a seek is not the head any more.
         if assignment.head is not message or not super().hand_out(message, now):
             return False
         assignment.handed, assignment.handed_at = message, now
@@ -75,9 +76,11 @@ class OrderedGeneration(QueueGeneration):
             check_same(message, previous, verdict)
             return
         assignment = self.assignment
+        # A verdict from before a seek or a reassignment changes nothing.
         if self.process_queue.dropped or assignment.head is not message:
             assignment.give_back(message)
             return
+        # The attempt is part of the key: each delivery of a message is settled for itself.
         key = (message.offset, message.attempt)
         self.settled_attempts[key] = (message, verdict)
         if assignment.auto_commit and verdict in (Ack.COMMIT, Ack.ROLLBACK):
@@ -90,19 +93,23 @@ class OrderedGeneration(QueueGeneration):
         if verdict in (Ack.RETRY, Ack.REJECT):
             try:
                 finished = await self._dead_letter(message, verdict, reason)
+            # Not settled: the application may settle it again.
             except BaseException:
                 self.settled_attempts.pop(key, None)
                 raise
         self.report(message, verdict, reason, timed_out=reason == TIMED_OUT)
+        # Its ack timeout ends here.
         self.delivered.pop(message.offset, None)
         if finished:
             self._finish(message, verdict)
             if assignment.head is message:
                 assignment.head = None
         elif assignment.head is message:
+            # The offset stays open and blocks the queue.
             again = self._roll_back(message) if verdict is Ack.ROLLBACK else [next_attempt(message)]
             assignment.repeat_later(self, again, after)
         assignment.give_back(message)
+        # Offsets behind this one are settled for good.
         if len(self.settled_attempts) > 4096:
             self.settled_attempts = {
                 key: value for key, value in self.settled_attempts.items() if key[0] >= message.offset
@@ -114,7 +121,9 @@ class OrderedGeneration(QueueGeneration):
         if verdict is Ack.SUCCESS and not assignment.auto_commit:
             self.held.append(message)
             assignment.warn_if_filled(len(self.held))
+            # Its offset stays open until the commit.
             return
+        # In order: the held ones precede it.
         if verdict is Ack.COMMIT:
             self.commit_held()
         self.close(message.offset)
@@ -136,6 +145,7 @@ class OrderedGeneration(QueueGeneration):
         spent = message.record.reconsume_times >= host.send_back.max_times
         if verdict is Ack.RETRY and not spent:
             return False
+        # Broadcast members have no retry topic.
         if not host.sends_back:
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
             return True
@@ -143,6 +153,7 @@ class OrderedGeneration(QueueGeneration):
             with self.settling(message, verdict, reason):
                 await host.send_back.dead_letter(message, reason)
         except SaturnError as error:
+            # The application has asked for it, and gets the error; a used-up retry repeats instead.
             if verdict is Ack.REJECT:
                 raise
             logger.warning(
@@ -182,6 +193,7 @@ class OrderedQueue(AssignedQueue):
         self.handed_at = 0.0
         self.leaving = False
         self._locks = locks
+        # False between a lost lock and the check of the stored offset.
         self._trusted = True
         self._suspend_s = suspend_s
         super().__init__(host, queue, start_offset)
@@ -223,6 +235,7 @@ class OrderedQueue(AssignedQueue):
     def position(self) -> QueueOffset:
         """The offset of the next message that a reader gets."""
         generation = self._now
+        # The head is in a reader's hands: the position is the one after it.
         if self.head is not None and self.head is not self.handed:
             return self.head.offset
         return generation.waiting[0].offset if generation.waiting else self.next_offset
@@ -234,6 +247,7 @@ class OrderedQueue(AssignedQueue):
     def offer_next(self) -> None:
         """Offer the next message to readers once the previous one is settled."""
         generation = self._now
+        # A reader may hold a message from before a seek: one at a time holds across the seek.
         if self.head is None and self.handed is None and generation.waiting:
             self.head = generation.waiting.popleft()
             self.host.deliver([self.head])
@@ -248,12 +262,15 @@ class OrderedQueue(AssignedQueue):
 
     def repeat_later(self, generation: OrderedGeneration, again: list[Message[Any]], after: timedelta | None) -> None:
         """Suspend the queue, then offer these deliveries ahead of what waits (OR-07)."""
+        # OR-07: between 10 ms and 30 s, as in Java.
         least, most = SUSPEND_S
         pause_s = min(max(self._suspend_s if after is None else after.total_seconds(), least), most)
+        # Reserved: nothing else is offered while the queue is suspended.
         self.head = again[0]
 
         async def wait() -> None:
             await asyncio.sleep(pause_s)
+            # A seek or a reassignment during the pause has replaced the head.
             if not generation.process_queue.dropped and self.head is again[0]:
                 self.head = None
                 generation.waiting.extendleft(reversed(again))
@@ -293,10 +310,12 @@ class OrderedQueue(AssignedQueue):
                 logger.warning("lock lost group=%s queue=%s", self.host.group, self.queue)
             self._trusted = False
             return
+        # The lock was held all the time: no other member can have had the queue.
         if self._trusted and was_valid:
             return
         self._trusted = False
         stored = await self.host.offsets.read(self.queue)
+        # Never back: what is settled here but not yet stored is not consumed again.
         if stored is not None and stored > self.generation.process_queue.commit_offset:
             logger.info("queue was consumed elsewhere group=%s queue=%s offset=%d", self.host.group, self.queue, stored)
             self.reset(stored)

@@ -46,6 +46,7 @@ class Positioned(ConsumerMember):
             # A rebalance in progress may not have assigned all queues yet.
             while not (self.assigned and self._round_done.is_set()):
                 self._check()
+                # Only rounds that end from here on wake this call.
                 self._round_done.clear()
                 await self._round_done.wait()
         return self.assigned
@@ -58,6 +59,7 @@ class Positioned(ConsumerMember):
             assignments = [
                 item
                 for queue, item in sorted(self._assigned.items(), key=lambda pair: pair[0])
+                # Without a choice the retry topic is left alone: its positions are the group's, not the application's.
                 if (queue.topic == topic if topic is not None else queue.topic != self._retry_topic)
             ]
             if not assignments:
@@ -87,6 +89,7 @@ class Positioned(ConsumerMember):
         where: a queue, several queues, a topic, or None for all. Queues without a known offset are omitted.
         """
         namespace = self.core.settings.namespace
+        # Queues carry the namespace inside only.
         offsets = {namespaces.strip_queue(namespace, queue): n for queue, n in self.offsets.snapshot().items()}
         if where is None:
             return offsets
@@ -101,6 +104,7 @@ class Positioned(ConsumerMember):
         items = self._chosen(where)
         ends = await asyncio.gather(*(self._query_offset(RequestCode.GET_MAX_OFFSET, item.queue) for item in items))
         return {
+            # A queue that was made again may end before the commit offset.
             item.user_queue: max(end - item.generation.process_queue.commit_offset, 0)
             for item, end in zip(items, ends, strict=True)
         }
@@ -112,6 +116,7 @@ class Positioned(ConsumerMember):
         await consumer.commit()
         """
         self._check()
+        # Held messages first: their offsets are part of what is stored.
         for assignment in self._assigned.values():
             assignment.generation.commit_held()
         await self.offsets.persist_all()
@@ -134,11 +139,13 @@ class Positioned(ConsumerMember):
             await consumer.seek(datetime(2026, 1, 1, tzinfo=UTC), "orders")
         """
         self._check()
+        # True would pass as offset 1.
         if isinstance(place, bool) or not (isinstance(place, int | datetime) or place in _NAMED_TARGETS):
             raise ConfigError(f"cannot seek {place!r:.60}, must be 'first', 'last', an offset or an aware datetime")
         if isinstance(place, datetime) and place.tzinfo is None:
             raise ConfigError("cannot seek a datetime without time zone")
         items = self._chosen(where)
+        # All positions before the first move: an offset out of range moves no queue.
         offsets = await asyncio.gather(*(self._target_offset(place, item.queue) for item in items))
         moved: dict[MessageQueue, QueueOffset] = {}
         for item, offset in zip(items, offsets, strict=True):
@@ -152,6 +159,7 @@ class Positioned(ConsumerMember):
         if isinstance(target, datetime):
             stamp = str(int(target.timestamp() * 1000))
             offset = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp)
+            # Brokers answer -1 for an empty queue.
             return max(offset, QueueOffset(0))
         if target == "first":
             return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)
@@ -170,6 +178,7 @@ class Positioned(ConsumerMember):
         """Stop pulling and handing out messages of these queues until `resume`. Without `where`, also suspend rebalancing."""
         self._check()
         if where is None:
+            # Queues that a rebalance assigns meanwhile start paused too.
             self._suspended = True
             for item in self._assigned.values():
                 item.pause()
@@ -182,6 +191,7 @@ class Positioned(ConsumerMember):
         self._check()
         if where is None:
             self._suspended = False
+            # Resuming may change the assignments.
             for item in list(self._assigned.values()):
                 item.resume()
             self.wake_rebalance()
@@ -201,5 +211,6 @@ class Positioned(ConsumerMember):
             if assignment is not None:
                 logger.info("offset reset group=%s queue=%s offset=%d", self.group, queue, offset)
                 assignment.reset(offset)
+        # One store at a time.
         if self._resetting is None or self._resetting.done():  # otherwise the timer stores what came meanwhile
             self._resetting = self.core.spawn(f"reset {self.group}", self.offsets.persist_all(), vital=False)

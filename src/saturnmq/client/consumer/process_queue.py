@@ -57,6 +57,7 @@ class ProcessQueue:
         """Add (offset, body bytes) pairs in rising offset order; offsets already seen are skipped. Returns how many were added."""
         added, most, total = 0, self.max_offset, 0
         for offset, body_bytes in messages:
+            # A broker that was reset, or a second pull of the same range.
             if offset <= most:
                 continue
             self._open[offset] = body_bytes
@@ -64,6 +65,7 @@ class ProcessQueue:
             total += body_bytes
             most = offset
             added += 1
+        # Attributes once per batch: this loop runs for every message.
         self.max_offset = most
         self._bytes += total
         if self.max_offset >= self._next:
@@ -75,6 +77,7 @@ class ProcessQueue:
 
         With nothing open, the commit offset advances to next_offset (PL-07).
         """
+        # Never back: an earlier answer may come later.
         if next_offset > self._next:
             self._next = next_offset
 
@@ -85,6 +88,7 @@ class ProcessQueue:
             return None
         self._bytes -= body_bytes
         order = self._order
+        # Offsets behind an open one wait for it.
         while order and order[0] not in self._open:
             order.popleft()
         return order[0] if order else self._next

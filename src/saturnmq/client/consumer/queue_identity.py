@@ -39,6 +39,7 @@ def mark_of(record: Message) -> Mark:
 
 def is_missing(error: SaturnError) -> bool:
     """Whether a broker says that it does not have the topic or the queue."""
+    # Apache's brokers have no code of their own for a queue id that the topic does not have.
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         return True
     return error.code == ResponseCode.SYSTEM_ERROR and error.message.startswith(_ILLEGAL_QUEUE)
@@ -74,6 +75,7 @@ class QueueIdentity:
     async def learn(self, offset: QueueOffset) -> None:
         """Remember the record at this offset, if the broker still has it. Raises the error of the broker."""
         result = await self._pull(offset, wait_ms=0)
+        # The broker moves an offset that it does not have: then it is another record.
         if result is not None and (mark := _first_of(result)) is not None and mark.offset == offset:
             self.mark = mark
 
@@ -84,18 +86,22 @@ class QueueIdentity:
         for a first record. Raises the error of the broker, also if it does not have the queue, and Undecided if the answer does not
         show it.
         """
+        # Nothing was read yet: nothing can be lost.
         if mark is None:
             return None
         result = await self._pull(_FIRST, wait_ms=wait_ms)
+        # Offset 0 has expired: the first record is where the broker points.
         if result is not None and result.status is PullStatus.OFFSET_ILLEGAL and result.next_offset <= mark.offset:
             result = await self._pull(result.next_offset, wait_ms=wait_ms)
         if result is None:
             raise self._not_served()
+        # All records up to the mark have expired, which a new queue cannot show.
         if result.min_offset > mark.offset:
             return None
         first = _first_of(result)
         if first is None:
             raise Undecided(f"queue {self._queue} has no record yet")
+        # One log: a record of the old queue cannot lie behind the mark.
         if first.physical_offset > mark.physical_offset or await self._is_other_log(first, mark):
             self.mark = first
             return first.offset
@@ -103,11 +109,13 @@ class QueueIdentity:
 
     async def _is_other_log(self, first: Mark, mark: Mark) -> bool:
         """Whether the queue begins with a newer record in a new log, because the old log was deleted."""
+        # A new log counts physical offsets from 0, so that only the time and the marked record itself decide.
         if first.store_ms <= mark.store_ms:
             return False
         result = await self._pull(mark.offset, wait_ms=0)
         if result is None:
             raise self._not_served()
+        # The same record at the same place: the same queue, and the clock went back.
         return _first_of(result) != mark
 
     def _not_served(self) -> Undecided:
@@ -126,6 +134,7 @@ class QueueIdentity:
             suspend_ms=wait_ms,
             expression="*",
         )
+        # The wait on top of the time for an answer.
         answer = await core.remote.call(address, command, core.settings.api_timeout_ms + 2 * wait_ms)
         result = pull_result(answer, queue)
         if result is None:

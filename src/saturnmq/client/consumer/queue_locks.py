@@ -40,6 +40,7 @@ class MemberLocks:
     def valid(self, queue: MessageQueue) -> bool:
         """Whether this member certainly holds the lock."""
         since = self._held.get(queue)
+        # By this clock, from before the request was sent: the broker's validity begins later.
         return since is not None and self._clock() - since < LIVE_S
 
     def forget(self, queue: MessageQueue) -> None:
@@ -55,13 +56,16 @@ class MemberLocks:
         """Acquire or renew locks; returns by queue whether it was granted. Queues whose broker did not answer are omitted."""
         verdicts: dict[MessageQueue, bool] = {}
         for broker, broker_queues in _by_broker(queues).items():
+            # Before the request, not at the answer: the broker's time runs from in between.
             requested_at = self._clock()
+            # Before the call: a request without an answer may have been granted.
             self._possibly_locked.update(broker_queues)
             try:
                 answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, broker_queues)
                 held = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
             except SaturnError as error:
                 self._core.outages.failed("queue lock", (self._group, broker), f"broker={broker}", error)
+                # Neither granted nor denied: an earlier grant stays valid until it ends by itself.
                 continue
             self._core.outages.succeeded("queue lock", (self._group, broker))
             for queue in broker_queues:
@@ -76,6 +80,7 @@ class MemberLocks:
         """Release locks; one whose release fails expires at the broker."""
         for broker, broker_queues in _by_broker(queues).items():
             for queue in broker_queues:
+                # Before the call: from now on nothing may be consumed, whether the release succeeds or not.
                 self.forget(queue)
             try:
                 await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, broker_queues)

@@ -26,11 +26,13 @@ def queue_order(queue: MessageQueue) -> tuple[str, str, int]:
 
 def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
     """Contiguous blocks; the first n mod m members get one queue more. Empty for an unknown member or without queues."""
+    # Members get the lists in different orders.
     ordered, ids = sorted(queues, key=queue_order), sorted(members)
     if me not in ids or not ordered:
         return []
     at, count = ids.index(me), len(ids)
     size, remainder = divmod(len(ordered), count)
+    # The first `remainder` members have one queue more each.
     start = at * size + min(at, remainder)
     return ordered[start : start + size + (1 if at < remainder else 0)]
 
@@ -48,6 +50,7 @@ def configured(queues: Iterable[MessageQueue]) -> Strategy:
     fixed = frozenset(queues)
 
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+        # A queue that the topic does not have is not consumed.
         return sorted(fixed.intersection(queues), key=queue_order)
 
     return allocate
@@ -70,6 +73,7 @@ def machine_room(sites: Iterable[str]) -> Strategy:
         if me not in ids:
             return []
         at, count = ids.index(me), len(ids)
+        # Other than `average`: the remainder is given from the end, as Java does.
         size, remainder = divmod(len(near), count)
         block = near[at * size : (at + 1) * size]
         return [*block, near[at + size * count]] if at < remainder else block
@@ -104,6 +108,7 @@ def nearby(
         own_site = site_of(member_site, me)
         share = inner(queues_in[own_site], members_in[own_site], me) if own_site in queues_in else []
         for site in sorted(queues_in):
+            # Queues at a site without a consumer.
             if site not in members_in:
                 share += inner(queues_in[site], sorted(members), me)
         return share
@@ -127,12 +132,15 @@ def consistent_hash(virtual_nodes: int = 10, ring_position: Callable[[str], int]
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         if me not in members:
             return []
+        # Members in order: of two nodes at one position each member keeps the same one.
         owners = {ring_position(f"{member}-{k}"): member for member in sorted(members) for k in range(virtual_nodes)}
         ring = sorted(owners)
         share = []
         for queue in sorted(queues, key=queue_order):
+            # Java's toString of a queue: Java members must compute the same position.
             name = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             at = bisect_left(ring, ring_position(name))
+            # Behind the last node the ring begins again.
             if owners[ring[at % len(ring)]] == me:
                 share.append(queue)
         return share

@@ -82,6 +82,7 @@ def running_info(consumer: Positioned, *, with_stacks: bool) -> ConsumerRunningI
     core, settings = consumer.core, consumer.settings
     properties = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
     properties |= {
+        # The names and forms that mqadmin prints.
         "PROP_NAMESERVER_ADDR": ";".join(f"{address}" for address in core.name_servers.addresses) + ";",
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if consumer.sends_back or not consumer.commits else "CONSUME_ACTIVELY",
         "PROP_CONSUMEORDERLY": "true" if settings.ordered else "false",
@@ -104,6 +105,7 @@ def queue_info(assignment: AssignedQueue) -> ProcessQueueInfo:
     open_messages = assignment.generation.process_queue
     ordered = assignment if isinstance(assignment, OrderedQueue) else None
     uncommitted = ordered.uncommitted_offsets if ordered is not None else []  # Java keeps them in a map of their own
+    # Java writes 0 where there is no message.
     first = next(iter(open_messages), 0)
     return ProcessQueueInfo(
         commit_offset=open_messages.commit_offset,
@@ -125,6 +127,7 @@ def stacks() -> str:
     """The stacks of all threads and tasks as text."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
+    # The only way to the stacks of other threads.
     for ident, frame in sys._current_frames().items():
         out.write(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}\n")
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
@@ -138,6 +141,7 @@ class _Direct(Settler):
     def __init__(self) -> None:
         self.verdict: asyncio.Future[tuple[Ack, str]] = asyncio.get_running_loop().create_future()
 
+    # Not handed out after the time: the operator has the answer already.
     def hand_out(self, message: Message[Any], now: float) -> bool:
         """Whether the operator's request still waits for a verdict."""
         return not self.verdict.done()
@@ -164,6 +168,7 @@ async def _consume_directly(consumer: Positioned, command: Command) -> Command:
     settings = consumer.settings
     result = ConsumeMessageDirectlyResult(order=settings.ordered, auto_commit=settings.auto_commit)
     message = Message(record, queue, consumer.codec, direct, namespace)
+    # Ahead of the prefetched messages, which may take longer than the operator waits.
     consumer.deliver_first([message])
     try:
         async with asyncio.timeout(DIRECT_TIMEOUT_S):
@@ -171,9 +176,11 @@ async def _consume_directly(consumer: Positioned, command: Command) -> Command:
         result.consume_result = _RESULTS[verdict]
         if reason:
             result.remark = reason
+            # The listener raised an exception.
             if reason.startswith(FAILED_PREFIX):
                 result.consume_result = "CR_THROW_EXCEPTION"
     except TimeoutError:
+        # No reader took it yet, or its verdict is ignored.
         consumer.withdraw(message)
         result.consume_result, result.remark = "CR_RETURN_NULL", f"not settled within {DIRECT_TIMEOUT_S} s"
     result.spent_time_mills = int((time.monotonic() - begin) * 1000)

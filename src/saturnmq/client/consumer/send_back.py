@@ -45,6 +45,7 @@ def level_for(after: timedelta | None) -> int:
     if after is None:
         return BROKER_DECIDES
     seconds = after.total_seconds()
+    # Not shorter than asked; Java has levels only.
     return next((level for level, length in enumerate(LEVEL_SECONDS, 1) if length >= seconds), len(LEVEL_SECONDS))
 
 
@@ -55,6 +56,7 @@ class SendBack:
         self._core = core
         self._group = group
         self.max_times = max_times
+        # Apache's group for this, without traces: an internal send is not the application's.
         self._inner: Producer[bytes] = Producer(
             core, INNER_PRODUCER_GROUP, BytesCodec(), ProducerSettings(max_in_flight=64, trace=False)
         )
@@ -64,6 +66,7 @@ class SendBack:
 
         after: the exact delay, used by brokers that support it. Raises the error of the last attempt.
         """
+        # The request has no field for a reason; a copy has properties.
         if level == DEAD_LETTER and reason:
             await self._send_copy(message, level, reason)
             return
@@ -85,13 +88,17 @@ class SendBack:
             "group": self._group,
             "delayLevel": str(level),
             "originMsgId": message.message_id,
+            # Of a second retry, the topic of the first delivery.
             "originTopic": record.properties.get(PropertyKey.RETRY_TOPIC) or record.topic,
             "unitMode": "false",
             "maxReconsumeTimes": str(self.max_times),
             "bname": queue.broker_name,
         }
+        # A level says these exactly, to any broker.
         if after is not None and after.total_seconds() not in LEVEL_SECONDS:
+            # Rounded up.
             delay_ms = -(-after // timedelta(milliseconds=1))
+            # Other brokers ignore the field and use the level.
             if 0 < delay_ms <= core.timer_limits.limit_of(address):
                 ext[EXACT_DELAY_FIELD] = str(delay_ms)
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=ext)
@@ -101,18 +108,23 @@ class SendBack:
         """Send a new message to the retry topic, delayed; for a dead letter, one whose retries are used up (RTY-05)."""
         record = message.record
         times = record.reconsume_times
+        # The message's own dict stays as it is.
         properties = dict(record.properties)
         for name in _NOT_COPIED:
             properties.pop(name, None)
+        # Those of the first delivery remain.
         properties.setdefault(PropertyKey.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties.setdefault(PropertyKey.RETRY_TOPIC, record.topic)
         properties[PropertyKey.RECONSUME_TIME] = str(times + 1)
         if level == DEAD_LETTER:
+            # 0: the broker moves it to the dead-letter queue at once.
             properties[PropertyKey.MAX_RECONSUME_TIMES] = "0"
             if reason:
+                # 1 and 2 separate properties.
                 properties[REASON_PROPERTY] = reason.translate({1: " ", 2: " "})[:1024]
         else:
             properties[PropertyKey.MAX_RECONSUME_TIMES] = str(self.max_times)
+            # Apache's delay for this attempt.
             properties[PropertyKey.DELAY] = str(level or 3 + times)
         text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items())
         prepared = Prepared(
@@ -121,6 +133,7 @@ class SendBack:
             (message.message_id,),
             text,
             record.flag,
+            # The body is sent as it was stored; transaction bits are not.
             record.sys_flag & _COMPRESSION_BITS,
         )
         await self._inner.send_prepared(prepared, timeout=_SEND_BACK_TIMEOUT_MS / 1000)

@@ -79,6 +79,7 @@ class Attempts:
         self._in_flight = InFlightLimit(settings.max_in_flight, IN_FLIGHT_BYTES)
         self._hooks: tuple[SendHook, ...] = tuple(settings.hooks)
         self._retry_codes = frozenset(settings.retry_codes)
+        # A random start: producers that begin together do not all send to the first queue.
         self._counter = RoundRobin(random.randrange(1 << 16))
         self._default_queues = str(core.settings.default_queues)
 
@@ -88,6 +89,7 @@ class Attempts:
             async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
                 await self._in_flight.acquire(size)
         except TimeoutError:
+            # Nothing was sent, so that the outcome is known.
             cause = CallTimeout("send call timeout: too many messages were in flight")
             raise self._failure(prepared, Retries(1, deadline), cause, outcome_unknown=False) from cause
 
@@ -97,6 +99,7 @@ class Attempts:
         if (key is not None) + (queue is not None) + (selector is not None) > 1:
             raise MessageRefused("give one of shard_by, queue and selector, not several")
         if queue is not None:
+            # The caller may give a queue of `queues`, without the namespace.
             if queue.topic != topic and namespaces.wrap(self._core.settings.namespace, queue.topic) != topic:
                 raise MessageRefused(f"message's topic {topic} is not equal to the queue's topic {queue.topic}")
             return queue
@@ -104,10 +107,12 @@ class Attempts:
             return None
         route = await self._route(topic, deadline)
         if key is not None:
+            # The hash of Java clients over all queues, also those whose broker is away: the order of a key depends on it.
             return shard(route.write_queues, key)
         assert selector is not None
         try:
             chosen = selector(route.write_queues, argument)
+        # The application's function: whatever it raises is its own.
         except Exception as error:
             raise MessageRefused(f"select message queue threw exception: {type(error).__name__}: {error}") from error
         if not isinstance(chosen, MessageQueue):
@@ -123,11 +128,13 @@ class Attempts:
         retries = None
         while route is None:
             try:
+                # One lookup may not use more than the time of the send.
                 async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
                     route = await self._core.write_route(topic)
             except TimeoutError:
                 raise CallTimeout(f"send call timeout: no route of topic {topic} in {deadline.elapsed_ms} ms") from None
             except (NoNameServer, BrokerNotExist, RouteNotFound) as error:
+                # Made on the first failure: nearly all calls find the route cached.
                 retries = retries or Retries(self._core.settings.attempts, deadline)
                 retries.failed(error, error.broker or "")
                 if not await self._again(retries):
@@ -147,6 +154,7 @@ class Attempts:
         names = {queue.broker_name for queue in route.write_queues}
         masters = {name: address for name in names if (address := route.master(name)) is not None}
         fit = await self._core.timer_limits.brokers_for(prepared.timer, masters, deadline)
+        # Brokers without arbitrary times would store the message at once or refuse it.
         return replace(route, write_queues=tuple(queue for queue in route.write_queues if queue.broker_name in fit))
 
     def _pick(self, route: TopicRoute, avoid: str | None) -> MessageQueue:
@@ -158,6 +166,7 @@ class Attempts:
         """The master's address for this queue. Raises BrokerNotExist, and Unsupported for a delay the broker does not support."""
         address = await self._address(queue, deadline)
         if prepared.timer is not None:  # checked again for a picked queue: another broker may have become master
+            # Limits are stored by the plain address.
             master = plain_address(address) if self._core.settings.vip_channel else address
             await self._core.timer_limits.brokers_for(prepared.timer, {queue.broker_name: master}, deadline)
         return address
@@ -173,6 +182,7 @@ class Attempts:
                 async with asyncio.timeout(max(deadline.remaining_ms, 0) / 1000):
                     address = await core.master_address(topic, queue.broker_name)
             except TimeoutError:
+                # The cause that passes: a new master may be elected within the time.
                 raise BrokerNotExist(
                     f"The broker[{queue.broker_name}] not exist: no route of topic {topic} in {deadline.elapsed_ms} ms",
                     broker=queue.broker_name,
@@ -201,9 +211,11 @@ class Attempts:
         retries = Retries(settings.attempts, deadline, fixed=fixed is not None)
         stored: list[Receipt] | None = None
         outcome_unknown = False
+        # Ends at the deadline, or as `Retries` decides.
         while True:
             sent_to = retries.brokers
             try:
+                # Not the broker of the attempt before, if another one has a queue.
                 queue = fixed or self._pick(await self._route_for(prepared, deadline), sent_to[-1] if sent_to else None)
             except SaturnError as error:
                 last = error
@@ -215,10 +227,12 @@ class Attempts:
                 try:
                     outcome = await self._attempt(prepared, queue, retries)
                 except (ConnectFailed, CallTimeout) as error:
+                    # A request that was written may be stored, whatever later attempts say.
                     last, outcome_unknown = error, outcome_unknown or isinstance(error, CallTimeout) or error.sent
                     retries.failed(error, queue.broker_name)
                 except (ResponseError, ClientError) as error:
                     if isinstance(error, ResponseError):
+                        # A refusal that no repetition changes.
                         if error.code not in self._retry_codes:
                             raise
                     elif not error.retryable:
@@ -226,10 +240,13 @@ class Attempts:
                     last = error
                     retries.failed(error, queue.broker_name, self._candidates(prepared.topic, queue, fixed))
                     if isinstance(error, ResponseError) and error.refresh_route:
+                        # Another broker may have the topic now.
                         await self._refresh(prepared.topic, retries.share_ms)
                 else:
+                    # Stored, but not flushed or not replicated in time.
                     if outcome[0].status is SendStatus.SEND_OK or not settings.retry_not_stored:
                         return outcome
+                    # A later failure does not hide that the message is stored.
                     stored = outcome
                     retries.answered()
             if not await self._again(retries):
@@ -242,6 +259,7 @@ class Attempts:
         """The brokers that may be asked to store the message."""
         route = self._core.routes.cached_for_send(topic)
         if fixed is not None or route is None:
+            # Without a route, as if only this broker had the topic.
             return frozenset({queue.broker_name})
         return frozenset(item.broker_name for item in route.write_queues)
 
@@ -261,15 +279,18 @@ class Attempts:
 
     async def _deliver_oneway(self, prepared: Prepared, choice: Choice, deadline: Deadline) -> None:
         """Write a one-way request; tried again only as long as nothing was written. Raises the error of the last attempt."""
+        # For the hooks.
         prepared.shard_by = choice[0]
         fixed = await self._fixed(prepared.topic, choice, deadline)
         retries = Retries(self._core.settings.attempts, deadline)
         while True:
             try:
+                # No answers come, so that no broker is known to have failed.
                 queue = fixed or self._pick(await self._route_for(prepared, deadline), None)
                 retries.brokers.append(queue.broker_name)
                 return await self._attempt_oneway(prepared, queue, retries)
             except (ConnectFailed, BrokerNotExist, NoNameServer) as error:
+                # Written: a second request could store the message twice.
                 if isinstance(error, ConnectFailed) and error.sent:
                     raise
                 retries.failed(error, error.broker or "")
@@ -286,6 +307,7 @@ class Attempts:
 
     async def _attempt(self, prepared: Prepared, queue: MessageQueue, retries: Retries) -> list[Receipt]:
         """One attempt: one request to one broker, with the hooks around it. Its share of the time includes the address lookup."""
+        # A silent broker leaves time for the others.
         deadline = Deadline(retries.share_ms)
         retries.address = address = await self._address_for(prepared, queue, deadline)
         if not self._hooks:
@@ -300,6 +322,7 @@ class Attempts:
         retries.address = address = await self._address_for(prepared, queue, deadline)
 
         async def write(changed: Prepared) -> list[Receipt]:
+            # The born time is that of the attempt.
             command = self._command(changed, queue)
             await self._core.remote.call_oneway(address, command, max(deadline.remaining_ms, 1))
             return []
@@ -312,6 +335,7 @@ class Attempts:
         """Send one request and record latency and failure in the fault table; a cancellation is not a failure (PR-30)."""
         core = self._core
         begin = time.monotonic()
+        # Whatever raises counts as failed, except a cancellation.
         failed = True
         try:
             answer = await core.remote.call(address, self._command(prepared, queue), max(deadline.remaining_ms, 0))
@@ -320,12 +344,14 @@ class Attempts:
                     answer, f"{queue.broker_name}@{address}", topic=prepared.topic, group=self.group
                 )
             failed = False
+            # Counted here, so that a batch counts as its messages.
             self._stats.messages += len(prepared.ids)
             outcome = receipts(prepared, namespaces.strip_queue(core.settings.namespace, queue), answer)
         except asyncio.CancelledError:
             failed = False
             raise
         except ConnectFailed as error:
+            # The network layer knows addresses only.
             error.broker = queue.broker_name
             if not error.sent:
                 error.hint = unreachable_broker(prepared.topic, queue.broker_name, address)
@@ -337,6 +363,7 @@ class Attempts:
             stats.request_ms += took_ms
             if core.settings.latency_fault:
                 elapsed_ms = int(took_ms)
+                # Fast answers leave an empty table empty: `pick` is cheap then.
                 if failed or elapsed_ms >= 100 or len(core.faults):
                     core.faults.record(queue.broker_name, elapsed_ms, now_ms(), failed=failed)
         return outcome
@@ -362,11 +389,13 @@ class Attempts:
             shard_by=prepared.shard_by,
         )
         for hook in self._hooks:
+            # Errors of `check` refuse the message; those of the other hooks are logged.
             hook.check(context)
         run_quietly(self._hooks, "before", context)
         changed = replace(prepared, properties=context.applied_to(prepared.properties))
         try:
             outcome = await send(changed)
+            # Of a batch the first one stands for all.
             context.receipts, context.receipt = outcome, outcome[0] if outcome else None
         except BaseException as error:
             context.error = error

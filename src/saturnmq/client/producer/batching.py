@@ -69,9 +69,11 @@ class SendBatch:
     def abandon(self, future: Answer) -> None:
         """The sender that awaits this future was cancelled. A request that no other sender awaits is cancelled too."""
         if future.done() and not future.cancelled():
+            # A result that came before the cancellation.
             future.exception()  # marks it as retrieved
         self.live -= 1
         if not self.live and self.task is not None:
+            # Not sent yet, or its answer interests no caller any more.
             self.task.cancel()
 
 
@@ -85,6 +87,7 @@ class Batching(Attempts):
     def __init__(self, core: Core, group: str, settings: ProducerSettings) -> None:
         super().__init__(core, group, settings)
         self._linger_s = settings.linger_ms / 1000
+        # Batches are sent in the short form of the header only.
         self._batch_bytes = min(settings.batch_bytes, core.settings.body_bytes_max) if core.settings.smart_send else 0
         self._open: dict[BatchKey, SendBatch] = {}
         self._calm_iterations = 0  # in a row, with fewer than SHARED_FROM messages in flight
@@ -111,22 +114,27 @@ class Batching(Attempts):
     def _sends_alone(self) -> bool:
         """Whether a send leaves at once by itself, because few are in flight and few were before. It overtakes no batch."""
         return (
+            # A burst begins with few in flight too: only after some calm iterations is it not one.
             self._calm_iterations >= CALM_ITERATIONS
             and self._in_flight.count + 1 < SHARED_FROM
+            # A batch that is open or on its way was there first.
             and not (self._linger_s or self._open or self._running)
         )
 
     async def _send_shared(self, prepared: Prepared, timeout: float, wait_stored: bool, choice: Choice) -> Receipt:
         """Send one message, with others if others wait. Raises what `_enqueue` and `_deliver` raise."""
         deadline, size = Deadline(timeout * 1000), len(prepared.body)
+        # From here on the batch owns the in-flight capacity, unless it returns the message.
         batch, future = await self._enqueue(prepared, deadline, timeout, wait_stored, choice, waits=True)
         try:
             receipt = await future
         except asyncio.CancelledError:
             batch.abandon(future)
+            # The sender owns the capacity of a returned message.
             if batch.returned and not future.cancelled():
                 self._in_flight.release(size)
             raise
+        # None: the batch was returned, and this task sends its message itself.
         if receipt is not None:
             return receipt
         try:
@@ -154,35 +162,42 @@ class Batching(Attempts):
         if not self._in_flight.try_acquire(size):
             await self._acquire(size, deadline, prepared)
         try:
+            # Chosen here, before the message joins a batch: one batch goes to one queue.
             fixed = None if choice == NO_CHOICE else await self._fixed(prepared.topic, choice, deadline)
             batch, future = self._add((prepared.topic, wait_stored, timeout, fixed), prepared, deadline)
         except BaseException:
             self._in_flight.release(size)
             raise
+        # A message of `send_soon` has no task that could send it.
         batch.all_wait &= waits
         return batch, future
 
     def _add(self, key: BatchKey, prepared: Prepared, deadline: Deadline) -> tuple[SendBatch, Answer]:
         loop = asyncio.get_running_loop()
         try:
+            # Encoded before it joins: an error must be this message's only.
             properties = prepared.properties.encode()
         except UnicodeEncodeError as error:
             raise LocalProtocolError(f"the properties of a message cannot be encoded: {error}") from error
         item = BatchItem(prepared.body, properties, prepared.flag)
         body_bytes = len(item.body)
+        # The size in the request, without which the limit could be exceeded.
         size = BATCH_FIXED_BYTES + body_bytes + len(properties)
         is_shared = self._may_share(prepared)
         batch = self._open.get(key)
         if batch is not None and (
+            # What came before it leaves before it.
             not is_shared
             or batch.bytes + size > self._batch_bytes
             or len(batch.entries) >= (self._messages_max if key[3] is None else BATCH_MESSAGES_MAX)
+            # A batch has one deadline, that of its first message.
             or batch.deadline.differs(deadline, key[2] / DEADLINES_APART)
         ):
             self._close_early(batch)
             batch = None
         if batch is None:
             batch = self._open[key] = SendBatch(key, deadline)
+            # One timer for all open batches.
             if self._timer is None:
                 later = self._linger_s
                 self._timer = loop.call_later(later, self._flush) if later else loop.call_soon(self._flush)
@@ -191,6 +206,7 @@ class Batching(Attempts):
         batch.bytes += size
         batch.body_bytes += body_bytes
         batch.live += 1
+        # It is a batch of one: it keeps its turn in its queue.
         if not is_shared:
             self._close_early(batch)
         return batch, future
@@ -199,9 +215,12 @@ class Batching(Attempts):
         """Close the open batches, but not those of a queue that has a request in flight."""
         self._timer = None
         self._messages_max = self._first_messages_max
+        # They collect further messages until the answer comes.
         batches = [batch for key, batch in self._open.items() if key[3] not in self._waiting]
+        # Counted per flush, which is once per iteration with sends.
         self._calm_iterations = self._calm_iterations + 1 if self._in_flight.count < SHARED_FROM else 0
         for batch in batches:
+            # Few messages, each with a task of its own: separate requests in one write cost less than a batch.
             if batch.all_wait and batch.key[3] is None and len(batch.entries) < SHARED_FROM and not self._linger_s:
                 self._return(batch)
             else:
@@ -214,6 +233,7 @@ class Batching(Attempts):
         del self._open[batch.key]
         batch.returned = True
         for prepared, _, future in batch.entries:
+            # Cancelled meanwhile: its sender has no hold on the capacity.
             if future.done():
                 self._in_flight.release(len(prepared.body))
             else:
@@ -222,6 +242,7 @@ class Batching(Attempts):
     def _close_early(self, batch: SendBatch) -> None:
         """Close an open batch that must not wait for `_flush`."""
         self._close(batch)
+        # Not here: the caller may add more messages first.
         if self._closed and self._starter is None:
             self._starter = asyncio.get_running_loop().call_soon(self._start_next)
 
@@ -231,8 +252,10 @@ class Batching(Attempts):
         queue = batch.key[3]
         if queue is None:
             self._closed.append(batch)
+            # Growing: the first batches start the broker early, the later ones save requests.
             self._messages_max = min(2 * self._messages_max, BATCH_MESSAGES_MAX)
         elif (followers := self._waiting.get(queue)) is not None:
+            # Order within a queue: one request at a time.
             followers.append(batch)
         else:
             self._waiting[queue] = deque()
@@ -244,11 +267,13 @@ class Batching(Attempts):
         if self._closed:
             self._start(self._closed.popleft())
             if self._closed:
+                # One per iteration: encoding and the broker's work overlap.
                 self._starter = asyncio.get_running_loop().call_soon(self._start_next)
 
     def _start(self, batch: SendBatch) -> None:
         batch.task = task = self._core.spawn("send batch", self._run(batch), vital=False)
         self._running.add(task)
+        # The task, not the batch's field, which a later start could replace.
         task.add_done_callback(lambda _: self._ended(batch, task))
 
     def _ended(self, batch: SendBatch, task: asyncio.Task[None]) -> None:
@@ -267,32 +292,38 @@ class Batching(Attempts):
                 self._waiting[queue] = followers
                 self._start(followers.popleft())
             elif self._timer is None:  # `_flush` left them open
+                # Messages that came while the request was in flight.
                 for follower in [open_batch for key, open_batch in self._open.items() if key[3] == queue]:
                     self._close(follower)
 
     async def _run(self, batch: SendBatch) -> None:
         """Send a batch and complete its futures. Messages whose senders were cancelled before are left out."""
+        # Cancelled before the start.
         entries = [entry for entry in batch.entries if not entry[2].done()]
         if not entries:
             return
         topic, wait_stored, _, queue = batch.key
         try:
             if len(entries) == 1:
+                # One message needs no batch format, and may be what a batch must not hold.
                 content = entries[0][0]
             else:
                 ids = tuple(prepared.ids[0] for prepared, _, _ in entries)
                 content = batch_of(topic, (item for _, item, _ in entries), ids, wait_stored=wait_stored)
             content.asks_confirmation = True
             receipts = await self._deliver(content, queue, batch.deadline)
+        # The broker has refused the batch as a whole: nothing of it is stored.
         except ResponseError as error:
             if len(entries) == 1:
                 _fail(entries, error)
             else:
                 await self._send_each(entries, queue, batch.deadline)
+        # Each future must end: its sender has no other end of its wait.
         except Exception as error:
             _fail(entries, error)
         else:
             for (_, _, future), receipt in zip(entries, receipts, strict=True):
+                # Cancelled while the request was in flight.
                 if not future.done():
                     future.set_result(receipt)
 
@@ -302,6 +333,7 @@ class Batching(Attempts):
             prepared, _, future = entry
             if future.done():
                 continue
+            # As in `_run`.
             prepared.asks_confirmation = True
             try:
                 receipt = (await self._deliver(prepared, queue, deadline))[0]
@@ -314,9 +346,11 @@ class Batching(Attempts):
     async def _finish_batches(self) -> None:
         """Send what waits, and wait until all batches have ended."""
         if self._timer is not None:
+            # No more lingering.
             self._timer.cancel()
         while self._open or self._closed or self._running:
             self._flush()
+            # Started batches appear in _running in the next iteration.
             await (asyncio.wait(set(self._running)) if self._running else asyncio.sleep(0))
 
 

@@ -111,6 +111,7 @@ class Producer(Batching, Generic[T]):
         Raises GroupInUse if the client already has a producer of this group, Closed after `stop`, and what
         `prepare_encoding` of the codec raises.
         """
+        # A second start waits for the first one.
         async with self._lock:
             if self.state is ClientState.RUNNING:
                 return
@@ -118,12 +119,15 @@ class Producer(Batching, Generic[T]):
                 check_state("producer", self.state)
             self._core.check_running()
             if isinstance(self._codec, PropertyCodec):
+                # Before the registration: an error leaves nothing registered.
                 await self._codec.prepare_encoding()
             self._core.add_producer(self.group)
             if self._trace_topic is not None and self._core.tracing is not None:
                 self._tracer = self._core.tracing.open(self.group, PRODUCE, self._trace_topic)
+                # After the application's hooks, whose properties it records.
                 self._hooks += (self._tracer.send_hook,)
             if self._checker is not None:
+                # The outcome of a check is traced too.
                 self._checker.hooks = self._hooks
                 self._core.checks.add(self.group, self._checker)
             self.state = ClientState.RUNNING
@@ -132,13 +136,16 @@ class Producer(Batching, Generic[T]):
         """Wait for the messages being sent, unregister the group and flush the message trace, for at most 0.5 s. Idempotent."""
         async with self._lock:
             running = self.state is ClientState.RUNNING
+            # No more sends are accepted from here on.
             self.state = ClientState.STOPPED
             if running:  # a producer that did not start does not own the registration of its group
                 self._core.checks.remove(self.group)
             if running and self._core.state is ClientState.RUNNING:
                 if not self._core.forked:  # a forked child: the tasks are the parent's
+                    # The futures of `send_soon` end before the group does.
                     await self._finish_batches()
                 await self._core.remove_producer(self.group)
+            # Last: the final sends are traced as well.
             if self._tracer is not None:
                 await self._tracer.close()
 
@@ -158,6 +165,7 @@ class Producer(Batching, Generic[T]):
         try:
             self._core.check_running("producer")
         except ClientError as error:
+            # The client has failed: the producer says why.
             if error.__cause__ is not None:
                 raise ProducerStopped(str(error)) from error.__cause__
             raise
@@ -208,11 +216,13 @@ class Producer(Batching, Generic[T]):
             await out.send("reminders", b"pay now", delay=timedelta(minutes=30))
         """
         self._check()
+        # The common case without a delay skips the validation.
         later = None
         if delay is not None or deliver_at is not None or delay_level:
             later = delay_of(delay, deliver_at, delay_level, now_ms())
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         choice = (shard_by, queue, selector, selector_arg)
+        # A delayed message is never part of a batch.
         if later is not None or self._sends_alone or not self._may_share(prepared):
             return (await self._send(prepared, self._deadline(timeout), choice))[0]
         return await self._send_shared(prepared, self._seconds(timeout), wait_stored, choice)
@@ -281,6 +291,7 @@ class Producer(Batching, Generic[T]):
         later = delay_of(delay, deliver_at, delay_level, now_ms())
         prepared = self._prepare(topic, value, tag, keys, properties, flag, wait_stored, later)
         deadline = self._deadline(timeout)
+        # Without the in-flight limit: no answer would release it.
         await self._deliver_oneway(prepared, (shard_by, queue, selector, selector_arg), deadline)
         return prepared.ids[0]
 
@@ -307,6 +318,7 @@ class Producer(Batching, Generic[T]):
         Example:
             await out.send_many("orders", [b"one", Outgoing(value=b"two", tag="paid")])
         """
+        # Everything is validated before the first request.
         batches, prepared = self._batches(topic, values, (tag, keys, properties, wait_stored))
         receipt_at: dict[int, Receipt] = {}
         failed: list[tuple[int, SaturnError]] = []
@@ -314,12 +326,14 @@ class Producer(Batching, Generic[T]):
             try:
                 outcome = await self._send(content, self._deadline(timeout), (shard_by, queue, None, None))
             except SaturnError as error:
+                # A single batch failed as a whole: its error says all.
                 if len(batches) == 1:
                     raise
                 failed += ((index, error) for index in batch)
             else:
                 receipt_at.update(zip(batch, outcome, strict=True))
         if failed:
+            # Nothing was stored: PartialSend would be wrong.
             if not receipt_at:
                 raise failed[0][1]
             raise PartialSend(sorted(receipt_at.items()), sorted(failed, key=lambda pair: pair[0]))
@@ -351,6 +365,7 @@ class Producer(Batching, Generic[T]):
         ids: dict[int, str] = {}
         for batch, content in zip(batches, prepared, strict=True):
             try:
+                # In order; the first failure ends the call.
                 await self._deliver_oneway(content, (shard_by, queue, None, None), self._deadline(timeout))
             except SaturnError as error:
                 error.add_note(f"{len(ids)} of {sum(map(len, batches))} messages were written before")
@@ -392,10 +407,12 @@ class Producer(Batching, Generic[T]):
         if on_error not in (TransactionState.ROLLBACK, TransactionState.UNKNOWN):
             raise ConfigError(f"on_error is {on_error}, must be TransactionState.ROLLBACK or TransactionState.UNKNOWN")
         prepared = self._prepare(topic, value, tag, keys, properties, flag, True)
+        # PGROUP names the group whose `check` is asked.
         prepared.properties += f"\x02TRAN_MSG\x01true\x02PGROUP\x01{self.group}"
         prepared.sys_flag |= transaction_flag(prepared.properties)
 
         async def send(half: Prepared) -> Receipt:
+            # The producer may have stopped between `transaction` and the block.
             self._check()
             return (await self._send(half, self._deadline(timeout), (shard_by, queue, None, None)))[0]
 
@@ -428,18 +445,23 @@ class Producer(Batching, Generic[T]):
         self._check()
         core, deadline = self._core, self._deadline(timeout)
         prepared = self._prepare(topic, value, tag, keys, properties, flag, True)
+        # Before the send: the reply may come before the receipt.
         correlation_id, answer = core.replies.expect()
         try:
+            # The requester's waiting time, as the consumer sees it.
             added_properties = request_properties(core, correlation_id, round(self._seconds(timeout) * 1000))
             prepared.properties += "\x02" + encode_properties(added_properties).decode()
             route = await self._route(prepared.topic, deadline)
+            # Half of the time at most, so that the send has the rest.
             await make_known(core, route, deadline.share_ms(2))
             await self._send(prepared, deadline, (shard_by, queue, selector, selector_arg))
             record = await wait_for(answer, deadline.remaining_ms, topic, correlation_id)
         finally:
+            # A reply after the timeout finds no request.
             core.replies.forget(correlation_id)
         response = Message(record, MessageQueue(record.topic, "", record.queue_id), self._codec)
         if isinstance(self._codec, PropertyCodec):
+            # The schema of the reply may have to be fetched.
             await self._codec.prepare_decoding([response])
         return response
 
@@ -484,6 +506,7 @@ class Producer(Batching, Generic[T]):
         if not isinstance(codec, PropertyCodec):
             return codec.encode(value), properties
         body, added_properties = codec.encode_message(value)
+        # Those of the caller win.
         return body, {**added_properties, **(properties or {})}
 
     def _wire_topic(self, topic: str) -> str:
@@ -491,7 +514,9 @@ class Producer(Batching, Generic[T]):
         if wire is None:
             check_topic(topic)
             wire = namespaces.wrap(self._core.settings.namespace, topic)
+            # Checked again with the namespace, which adds to the length.
             check_topic(wire)
+            # Applications may make up topic names without end.
             if len(self._topics) >= 10_000:
                 self._topics.clear()
             self._topics[topic] = wire
@@ -509,10 +534,12 @@ class Producer(Batching, Generic[T]):
         if tag is not None:
             check_text("tag", tag)
             if TAG_SEPARATOR in tag:
+                # A tag filter splits at the separator.
                 self._warn_of_tag(tag)
         if properties:
             check_properties(properties)
         core = self._core
+        # The time is part of the id.
         unique_id = core.ids.next(time.time())
         text = encode_property_text(
             unique_id,
@@ -523,6 +550,7 @@ class Producer(Batching, Generic[T]):
             delay=delay,
             instance=core.settings.namespace,
         )
+        # The header holds their length in two bytes.
         check_property_bytes(text)
         return unique_id, text
 
@@ -551,6 +579,7 @@ class Producer(Batching, Generic[T]):
         wire = self._wire_topic(topic)
         body, properties = self._encoded(value, properties)
         settings = self._core.settings
+        # Before compression: the limit is that of Java clients, for the body as it is.
         check_body(body, settings.body_bytes_max)
         unique_id, text = self._property_text(tag, keys, properties, wait_stored, delay)
         sys_flag = 0
@@ -558,6 +587,7 @@ class Producer(Batching, Generic[T]):
             packed = self._compress(body)
             if len(packed) < len(body):  # a body that grows could exceed the broker's limit
                 body, sys_flag = packed, COMPRESSION_FLAGS[settings.compress_type]
+        # Levels are supported by all brokers.
         timer = delay if delay is not None and delay.timer_ms else None
         return Prepared(wire, body, (unique_id,), text, flag, sys_flag, timer=timer)
 
@@ -574,6 +604,7 @@ class Producer(Batching, Generic[T]):
             raise MessageRefused("there is no message; a batch must hold at least one")
         limit = self._core.settings.body_bytes_max
         batches = split_batches(messages, limit)
+        # Again checked: a single message can be over the limit.
         return batches, [prepare_batch([messages[index] for index in batch], limit) for batch in batches]
 
     def _batch_message(
@@ -587,6 +618,7 @@ class Producer(Batching, Generic[T]):
         if isinstance(value, Outgoing):
             topic = value.topic or topic
             tag, keys = value.tag or tag, value.keys or keys
+            # Those of the message win over the call's.
             properties = {**(properties or {}), **value.properties}
             flag = value.flag
             wait_stored = wait_stored if value.wait_stored is None else value.wait_stored
@@ -595,6 +627,7 @@ class Producer(Batching, Generic[T]):
         body, properties = self._encoded(value, properties)
         check_body(body, self._core.settings.body_bytes_max)
         unique_id, text = self._property_text(tag, keys, properties, wait_stored)
+        # Bytes here, so that the size of the batch is known.
         return BatchMessage(wire, unique_id, BatchItem(body, text.encode(), flag), wait_stored)
 
     # sending prepared messages
@@ -613,6 +646,7 @@ class Producer(Batching, Generic[T]):
     async def _send_in_limit(self, prepared: Prepared, deadline: Deadline, choice: Choice) -> list[Receipt]:
         size = len(prepared.body)
         if not self._in_flight.try_acquire(size):
+            # Waits in order behind others.
             await self._acquire(size, deadline, prepared)
         prepared.shard_by = choice[0]
         try:
@@ -634,12 +668,14 @@ class Producer(Batching, Generic[T]):
         prepared = reply_to(message, body, self._core.ids.next(time.time()), properties)
         deadline = self._deadline(timeout)
         route = await self._route(prepared.topic, deadline)
+        # Elsewhere the requester has no connection, unless the broker passes the reply on.
         near = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]
         return (await self._deliver(prepared, near[0] if near else None, deadline))[0]
 
     async def send_prepared(self, prepared: Prepared, timeout: float | None = None) -> list[Receipt]:
         """Send a message that the client itself created, such as the copy of a message to a retry topic (RTY-01)."""
         self._core.check_running()
+        # The broker reads them from the header.
         move_retry_counts(prepared)
         prepared.sys_flag |= transaction_flag(prepared.properties)
         return await self._send_in_limit(prepared, self._deadline(timeout), (None, None, None, None))

@@ -44,7 +44,9 @@ async def make_known(core: Core, route: TopicRoute, timeout_ms: int) -> None:
     Brokers that do not answer within timeout_ms are left to the attempts of the request.
     """
     masters = {ids[MASTER_ID] for ids in route.addresses.values() if MASTER_ID in ids}
+    # Brokers whose heartbeat was answered.
     if not masters <= core.broker_versions.keys():
+        # The send shows whether the broker is there.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
                 await core.heartbeat()
@@ -69,12 +71,14 @@ def reply_to(
     properties = request.record.properties
     cluster = properties.get(PropertyKey.CLUSTER)
     client_id = properties.get(PropertyKey.REPLY_TO_CLIENT)
+    # Set by the broker that stored the request: it names the reply topic.
     if not cluster:
         raise MessageRefused("create reply message fail, requestMessage error, property[CLUSTER] is null.")
     if not client_id:
         raise MessageRefused("this message is no request: it has no property REPLY_TO_CLIENT")
     check_properties(user_properties or {})
     reply_properties = {
+        # First, so that none replaces the following.
         **(user_properties or {}),
         PropertyKey.MSG_TYPE: REPLY,
         PropertyKey.CORRELATION_ID: properties.get(PropertyKey.CORRELATION_ID),
@@ -85,6 +89,7 @@ def reply_to(
     }
     text = encode_properties(reply_properties).decode()
     check_property_bytes(text)
+    # Each cluster has one, which the broker makes itself.
     return Prepared(f"{cluster}_{REPLY_TOPIC_SUFFIX}", body, (unique_id,), text)
 
 

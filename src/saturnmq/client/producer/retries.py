@@ -44,6 +44,7 @@ def backoff_ms(attempt: int, chance: float) -> float:
     chance: a random number in 0..1 for the jitter, which halves the pause at most, but not below 10 ms.
     """
     least, most = BACKOFF_MS
+    # Jitter, or the senders of one outage would return together.
     return max(min(least * 4.0 ** min(attempt - 1, GROWTH_MAX), most) * (0.5 + chance / 2), least)
 
 
@@ -60,10 +61,12 @@ class Retries:
         self.brokers: list[str] = []
         self.address = ""
         self._attempts = attempts
+        # One broker only: dividing its time would help no other.
         self._shares_left = 1 if fixed else attempts
         self._answers = 0
         self._missing_from_ms: int | None = None
         self._denied_by: set[str] = set()
+        # With one attempt the first failure is the last.
         self._ended = attempts == 1
 
     @property
@@ -76,16 +79,20 @@ class Retries:
         elapsed_ms = self.deadline.elapsed_ms
         self.failures.append(FailedAttempt(broker, self.address, elapsed_ms, error))
         self.address = ""
+        # Only failures in a row count.
         missing_from_ms, self._missing_from_ms = self._missing_from_ms, None
+        # Only a silent broker uses up its share; a quick refusal leaves the time.
         if isinstance(error, CallTimeout):
             self._shares_left = max(self._shares_left - 1, 1)
         elif isinstance(error, RouteNotFound) and error.broker:
             return  # brokers that may have the topic are not registered
         elif error.code in _MISSING_CODES:
+            # From the first such answer.
             self._missing_from_ms = elapsed_ms if missing_from_ms is None else missing_from_ms
             self._ended |= elapsed_ms - self._missing_from_ms >= MISSING_SECONDS * 1000
         elif error.code == ResponseCode.NO_PERMISSION:
             self._denied_by.add(broker)
+            # All that could be asked have denied it.
             self._ended |= candidates <= self._denied_by
         elif not (isinstance(error, ConnectFailed | BrokerNotExist | NoNameServer) or error.code in _PASSING_CODES):
             self.answered()
@@ -106,8 +113,11 @@ class Retries:
         The pauses shrink near the deadline, so that the last attempt is made just before it.
         """
         remaining_ms = self.deadline.remaining_ms
+        # An attempt could not end in less.
         if self._ended or remaining_ms < LEAST_REMAINING_MS:
             return False
+        # Half of what is left: the pauses shrink, and the last attempts are close to the deadline.
         pause_ms = min(backoff_ms(max(len(self.failures), 1), random.random()), remaining_ms / 2)
         await asyncio.sleep(pause_ms / 1000)
+        # The event loop may have been late.
         return self.deadline.remaining_ms > 0

@@ -60,9 +60,11 @@ def encode_property_text(
     instance: str | None = None,
 ) -> str:
     """The property string: the user's pairs, KEYS, UNIQ_KEY, WAIT, TAGS, DELAY, INSTANCE_ID (PR-01, PR-23, PR-32)."""
+    # Runs for every message.
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties) if properties else ""
     if keys:
         text += f"KEYS\x01{keys}\x02"
+    # The order of Java's properties.
     text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_stored else 'false'}"
     if tag:
         text += f"\x02TAGS\x01{tag}"
@@ -77,6 +79,7 @@ def request_code(prepared: Prepared, *, smart: bool) -> int:
     """The request code: 320 for a batch; 325 for a reply, 310 otherwise; without smart, 324 and 10 (PR-28)."""
     if prepared.batch:
         return int(RequestCode.SEND_BATCH_MESSAGE)
+    # The search is the cheap test; a user's value may contain the text.
     if _REPLY_MARK in prepared.properties and _REPLY_MARK in prepared.properties.split(_PAIR):
         return int(RequestCode.SEND_REPLY_MESSAGE_V2 if smart else RequestCode.SEND_REPLY_MESSAGE)
     return int(RequestCode.SEND_MESSAGE_V2 if smart else RequestCode.SEND_MESSAGE)
@@ -94,6 +97,7 @@ def send_command(
 ) -> Command:
     """The request of one attempt. now_ms: the born timestamp, Unix ms."""
     ext = {
+        # One letter per field: V2, the short form.
         "a": group,
         "b": prepared.topic,
         "c": default_topic,
@@ -104,6 +108,7 @@ def send_command(
         "h": str(prepared.flag),
         "i": prepared.properties,
         "j": str(prepared.reconsume_times),
+        # UnitMode.
         "k": "false",
         "m": _TRUE if prepared.batch else "false",
         "n": queue.broker_name,
@@ -114,6 +119,7 @@ def send_command(
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         ext = {SEND_V1_BY_V2[name]: value for name, value in ext.items()}
     if prepared.asks_confirmation:
+        # Apache's brokers ignore an unknown field.
         ext[CONFIRMATION_FIELD] = "ask"
     return Command(code, ext=ext, body=prepared.body)
 
@@ -123,6 +129,7 @@ def move_retry_counts(prepared: Prepared) -> None:
     if not prepared.topic.startswith(RETRY_PREFIX):
         return
     remaining_pairs: list[str] = []
+    # The properties are text already: decoding them all would cost more.
     for pair in prepared.properties.split(_PAIR):
         name, _, value = pair.partition(_NAME)
         if name == PropertyKey.RECONSUME_TIME:
@@ -137,6 +144,7 @@ def move_retry_counts(prepared: Prepared) -> None:
 def transaction_flag(properties: str) -> int:
     """sysFlag 4 (prepared) if TRAN_MSG=true, else 0 (PR-25)."""
     mark = f"{PropertyKey.TRAN_MSG}{_NAME}{_TRUE}"
+    # The cheap test first, as above.
     return int(SysFlag.PREPARED) if mark in properties and mark in properties.split(_PAIR) else 0
 
 
@@ -145,18 +153,23 @@ def receipts(prepared: Prepared, queue: MessageQueue, answer: Command) -> list[R
     ext = answer.ext
     status = STATUS_BY_CODE[answer.code]
     confirmation: Confirmation | None = None
+    # False: flush or replication did not end in time.
     durable: bool | None = False
     if status is SendStatus.SEND_OK:
         confirmation = _CONFIRMATIONS.get(ext.get(CONFIRMATION_FIELD))
+        # Apache's brokers do not say.
         durable = None if confirmation is None else confirmation.durable
+    # Of a batch, the offset of its first message.
     first = int64_or(ext, "queueOffset", 0)
     queue_id = int32_or(ext, "queueId", queue.queue_id)
     if queue_id != queue.queue_id:  # the broker chose, as for a queue id below 0
         queue = MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue_id)
     region = ext.get("MSG_REGION") or "DefaultRegion"
+    # Absent means true, as in Java.
     trace_on = ext.get("TRACE_ON") != "false"
     transaction_id = ext.get("transactionId") or None
     offset_ids = (ext.get("msgId") or "").split(",")
+    # A broker may answer fewer ids than messages.
     if len(offset_ids) < len(prepared.ids):
         offset_ids += [""] * (len(prepared.ids) - len(offset_ids))
     return [
@@ -196,6 +209,7 @@ def prepare_batch(messages: Sequence[BatchMessage], bytes_max: int) -> Prepared:
     if not messages:
         raise MessageRefused("a batch must hold at least one message")
     first = messages[0]
+    # The texts are those of Java's client.
     for message in messages:
         if message.delay_level > 0:
             raise MessageRefused("TimeDelayLevel is not supported for batching")
@@ -229,6 +243,7 @@ def split_batches(messages: Sequence[BatchMessage], bytes_max: int) -> list[list
     open_batches: dict[tuple[str, bool], tuple[list[int], int]] = {}
     for index, message in enumerate(messages):
         key = (message.topic, message.wait_stored)
+        # Several topics may alternate.
         batch, used = open_batches.get(key, ([], 0))
         if batch and (used + message.encoded_bytes > bytes_max or len(batch) >= BATCH_MESSAGES_MAX):
             batch, used = [], 0

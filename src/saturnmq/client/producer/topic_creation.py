@@ -33,9 +33,11 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
             continue
         ext = {
             "topic": wire,
+            # Without the namespace: the broker's own template topic.
             "defaultTopic": key,
             "readQueueNums": str(queues),
             "writeQueueNums": str(queues),
+            # Not inherited from the template topic.
             "perm": str(int(Perm.READ | Perm.WRITE)),
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": str(sys_flag),
@@ -47,12 +49,15 @@ async def create_topic(core: Core, topic: str, *, queues: int, key: str, sys_fla
                 await core.call_broker(core.channel_address(address), command, core.settings.api_timeout_ms, topic=wire)
             except SaturnError as error:
                 last = error
+                # A refusal stays one; the other masters are still asked.
                 if not error.retryable:
                     break
             else:
                 broker_names.append(name)
                 break
+    # Part of the masters is success, as in Java.
     if not broker_names:
         raise last or core.route_not_found(wire)
+    # So that the next send finds it.
     await core.routes.refresh(wire)
     return broker_names

@@ -64,6 +64,7 @@ class Transaction(Generic[T]):
         self._hooks = hooks
         self._on_error = on_error
         self._receipt: Receipt | None = None
+        # What a block that says nothing gets.
         self.state = TransactionState.COMMIT  # the decision of a normal end of the block
 
     @property
@@ -96,12 +97,15 @@ class Transaction(Generic[T]):
         """Store the half message. Raises what `send` raises, and TransactionRolledBack if its durability is not confirmed."""
         if self._receipt is not None:
             raise ClientError("a transaction begins once; make another one")
+        # Before the send: a check may come before the answer.
         self._open_ids.add(self.message_id)
         try:
             self._receipt = await self._send(self._prepared)
+        # Cancelled too: `check` decides over what may be stored.
         except BaseException:
             self._open_ids.discard(self.message_id)
             raise
+        # A half message that a crash may take must not begin local work.
         if self._receipt.status is not SendStatus.SEND_OK:
             await self._end(TransactionState.ROLLBACK)
             raise TransactionRolledBack(
@@ -115,6 +119,7 @@ class Transaction(Generic[T]):
     ) -> None:
         if error is None:
             await self._end(self.state)
+        # The block has failed; it may have done its work with on_error UNKNOWN.
         elif isinstance(error, Exception):
             if self._on_error is TransactionState.UNKNOWN:
                 logger.warning("transaction left open, the broker will check id=%s error=%r", self.message_id, error)
@@ -124,21 +129,26 @@ class Transaction(Generic[T]):
 
     async def _end(self, state: TransactionState, remark: str | None = None) -> None:
         """Send END_TRANSACTION. A failure is only logged, since the broker then asks `check` (TX-02)."""
+        # From here on `check` may be asked.
         self._open_ids.discard(self.message_id)
         receipt, core = self.receipt, self._core
+        # No request is needed: the broker asks by itself.
         if state is TransactionState.UNKNOWN and not self._hooks:
             return
         try:
             topic = self._prepared.topic
+            # The broker of the half message, whatever its master is now.
             address = await core.master_address(topic, receipt.queue.broker_name)
             self._run_hooks(state, address)
             if state is TransactionState.UNKNOWN:
                 return
+            # The position in the log names the half message.
             _, physical = parse_offset_message_id(receipt.offset_message_id or self.message_id)
             command = end_command(self._group, receipt.offset, physical, state, self.message_id, from_check=False)
             command.ext["bname"] = receipt.queue.broker_name
             command.remark = remark[:1024] if remark else None
             await core.remote.call_oneway(address, command, END_TIMEOUT_MS)
+        # The block's work is done: an error would make the caller repeat it.
         except SaturnError as problem:
             logger.warning(
                 "end of transaction not sent, the broker will check id=%s error=%s", self.message_id, problem

@@ -187,6 +187,7 @@ class Puller:
         self._core.check_running("puller")
         wire = namespaces.wrap(self._namespace, topic)
         route = self._core.routes.cached(wire)
+        # The queues of a substitute route do not exist yet.
         if route is None or not route.read_queues or route.substitute:
             route = await self._core.read_route(wire)
         return [namespaces.strip_queue(self._namespace, queue) for queue in route.read_queues]
@@ -213,6 +214,7 @@ class Puller:
         self._core.route_watchers.add(changed)
         try:
             while True:
+                # Before the read, so that a change in between is not missed.
                 changed.clear()
                 try:
                     queues = await self.queues(topic)
@@ -311,8 +313,10 @@ class Puller:
             answer = await self._exchange(wire, ask(0), Deadline(budget_ms), 0)
         result = pull_result(answer, queue, topic_filter.tags, self._namespace)
         if result is None:
+            # The suggested broker may be the one that refuses.
             self._suggested.pop(wire, None)
             raise core.answer_error(answer, wire.broker_name, topic=wire.topic, group=self.group)
+        # The caller's loop would not end.
         if result.status is PullStatus.FOUND and result.next_offset <= offset:
             raise HeaderError(
                 f"pull answer of {queue.broker_name} has messages, but nextBeginOffset={result.next_offset} does not follow "
@@ -378,11 +382,13 @@ class Puller:
                     raise
             else:
                 budget_ms = deadline.remaining_ms - suspend_ms
+                # Each attempt has an equal share of the time, and the wait on top.
                 share_ms = max(budget_ms // (attempts - attempt), 1) + suspend_ms
                 try:
                     answer = await core.remote.call(address, command, share_ms)
                 except (ConnectFailed, CallTimeout) as error:
                     error.broker = wire.broker_name
+                    # Nothing was sent: the hint is about reachability.
                     if isinstance(error, ConnectFailed) and not error.sent:
                         error.hint = unreachable_broker(wire.topic, wire.broker_name, address)
                     if last_try or deadline.remaining_ms <= 0:
@@ -391,6 +397,7 @@ class Puller:
                 else:
                     if answer.code not in _RETRY_CODES or last_try or deadline.remaining_ms <= 0:
                         return answer
+            # Exponential back-off with jitter.
             pause_s = min(0.02 * 4**attempt * (0.5 + random.random() / 2), max(deadline.remaining_ms, 0) / 1000)
             await asyncio.sleep(pause_s)
         raise CallTimeout(f"no answer for {wire.topic} from {wire.broker_name}")

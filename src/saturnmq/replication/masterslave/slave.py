@@ -103,12 +103,14 @@ class MasterConnection(asyncio.Protocol):
             return
         self._heard_at = self._loop.time()
         try:
+            # What follows the handshake in the same read are frames.
             began = channel.established  # the handshake may end within this piece, with frames behind it
             data = channel.feed(data)
             if channel.established and not began:
                 self._report(always=True)
             self._take_frames(data)
         except (RemoteProtocolError, StoreError, OSError) as error:
+            # The master sent what cannot continue this log: the next attempt is not made soon.
             self.refused = True
             self.close(str(error))
             return
@@ -121,16 +123,20 @@ class MasterConnection(asyncio.Protocol):
         self._more = False
         until = time.monotonic() + STEP_SECONDS
         for count, frame in enumerate(self._decoder.feed(data), 1):
+            # While the tails are compared, frames repeat what this log has.
             check_frame(frame, slave_log.received if tail.is_complete else tail.at, slave_log.file_bytes)
             new = tail.received(frame.data)
             if new:
+                # An empty log begins where the first frame does.
                 if frame.offset > slave_log.received:
                     self._dispatch.begin_at(PhysicalOffset(frame.offset))
                 slave_log.receive(new)
+            # A heartbeat shows that the master has nothing new: this log is complete.
             elif tail.is_complete:
                 self.served = True
             if not count % _FRAMES_PER_LOOK and time.monotonic() >= until:
                 self._more = True
+                # The rest of the frames stays in the decoder, and reading is paused.
                 return
 
     # ---- what was received
@@ -144,6 +150,7 @@ class MasterConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         """More of the log became durable: report it, and go on if that was waited for."""
+        # The disk was waited for: go on where the last step ended.
         if self._step is DispatchStep.BLOCKED and not self._scheduled:
             self._dispatch_received()
         else:
@@ -169,6 +176,7 @@ class MasterConnection(asyncio.Protocol):
         if self._step is DispatchStep.FINISHED:
             self._transport.resume_reading()
         else:
+            # TCP's flow control keeps the rest at the master.
             self._transport.pause_reading()
         if self._step is DispatchStep.MORE:
             self._scheduled = True
@@ -177,10 +185,12 @@ class MasterConnection(asyncio.Protocol):
 
     def _report(self, *, always: bool = False) -> None:
         """Report what is stored, if that has advanced."""
+        # During the comparison it asks for the part that is compared.
         stored = self._dispatch.stored if self.tail.is_complete else self.tail.at
         channel = self._channel
         if self._transport is None or channel is None or not channel.established:
             return
+        # The master reads no reports: older ones are still queued.
         if self._stuck or (stored <= self._reported and not always):
             return
         self._reported = stored
@@ -200,6 +210,7 @@ class MasterConnection(asyncio.Protocol):
             self.resume()
         if (now - self._reported_at) * 1000 > settings.heartbeat_ms:
             self._report(always=True)
+        # A master that reads no reports cannot acknowledge sends by them.
         for since, failure in ((self._heard_at, "nothing received"), (self._reported_at, "no report sent")):
             if (now - since) * 1000 > settings.housekeeping_ms:
                 self.close(f"{failure} for {settings.housekeeping_ms} ms")
@@ -244,12 +255,15 @@ class HaSlave:
 
     async def _run(self) -> None:
         store, clock = self._dispatch.store, asyncio.get_running_loop().time
+        # A store that has failed takes no more records.
         while store.failure is None:
             address = self._address()
             pause_s = 1.0
             if address:
                 reason = await self._replicate(address)
+                # Sends of a SYNC_MASTER may wait for this slave: try again soon.
                 pause_s = RETRY_SOON_SECONDS if clock() < self._served_at + SOON_SECONDS else RETRY_SECONDS
+                # The same reason is logged once, not every few seconds.
                 if reason != self._last_reason:
                     log.warning("replication stopped master=%s reason=%s retry_s=%s", address, reason, pause_s)
                     self._last_reason = reason
@@ -268,6 +282,7 @@ class HaSlave:
             return MasterConnection(self._settings, dispatch, channel, self._compared_bytes)
 
         try:
+            # Before connecting: the first report must be what is on disk.
             await self._settle()
             async with asyncio.timeout(CONNECT_SECONDS):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -283,6 +298,7 @@ class HaSlave:
                 connection.check()
                 if connection.served and not served:
                     served = True
+                    # The logs were equal: the next connection compares the usual length.
                     self._compared_bytes = COMPARED_BYTES
                     log.info("replication started master=%s offset=%s", address, dispatch.log.end)
             return await self._why(connection)
@@ -291,6 +307,7 @@ class HaSlave:
             now = asyncio.get_running_loop().time()
             if connection.served and not connection.refused:
                 self._served_at = now
+            # After a while of service the same failure is worth a line again.
             if connection.served and now - began >= RETRY_SECONDS:
                 self._last_reason = ""
             connection.close("this broker stops")
