@@ -82,6 +82,7 @@ _STEP_BYTES: Final = 1024 * 1024  # of raw properties that are Python objects at
 _HEAD_RAW: Final = np.dtype(f"V{_HEAD_BYTES}")
 _V6: Final = 0x30  # sysFlag bits of IPv6 born host and store host
 _TRANSACTION: Final = 0xC
+# Prepared (4) and rolled back (12) messages are hidden.
 _VISIBLE: Final = (0, 8)  # transaction states: none, committed
 HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC})
 _TOTAL: Final = struct.Struct(">i")
@@ -142,9 +143,11 @@ def record_positions(buffer: bytes | memoryview) -> Ints:
     at, end = 0, len(buffer)
     positions: list[int] = []
     unpack, add, last = _TOTAL.unpack_from, positions.append, end - RECORD_FIXED_BYTES
+    # Bound names outside of the loop, which runs once per record.
     while at <= last:
         add(at)
         (total,) = unpack(buffer, at)
+        # Zero or negative would never end the loop.
         if total < RECORD_FIXED_BYTES:
             raise MessageError(f"record at {at} claims {total} bytes")
         at += total
@@ -152,6 +155,7 @@ def record_positions(buffer: bytes | memoryview) -> Ints:
         raise MessageError(
             f"record at {positions[-1]} claims {at - positions[-1]} bytes, {end - positions[-1]} are there"
         )
+    # Fewer bytes are left than the smallest record has.
     if at != end:
         raise MessageError(f"a block of records ends inside a record at {at}")
     return np.array(positions, dtype=np.int64)
@@ -174,18 +178,23 @@ def decode_block(
     """
     at = record_positions(buffer) if positions is None else positions
     block: _Fast | _Slow
+    # None when any record of the block is unusual.
     fast = _Fast.of(buffer, at) if len(at) else None
     block = fast if fast is not None else _Slow([decode_record(buffer, int(p)) for p in at], at)
     if check_crc:
         block.check_crc()
+    # Before the bodies: what is left out is not decompressed.
     block.select(select)
     bodies, covered = block.bodies(decompressed) if "body" in columns else None, len(at)
+    # The limit of decompressed bytes has ended the batch early.
     if bodies is not None and len(bodies) < block.rows:
+        # Rows that were left out before the next one count as covered.
         covered = int(np.searchsorted(at, block.position(len(bodies))))
         block.keep_first(len(bodies))
     arrays = []
     for name in columns:
         if name == "brokerName":
+            # Not part of a record.
             arrays.append(pa.repeat(pa.scalar(broker, type=pa.string()), block.rows))
         else:
             arrays.append(bodies if name == "body" else block.column(name))
@@ -200,12 +209,14 @@ def readable_parts(
     decode: what `decode_block` returns for records that start at these positions. Unreadable records are isolated by bisection,
     with few decodings: usually only one is bad.
     """
+    # All at once; the parts shrink only where it is needed.
     window = len(at)
     while len(at):
         part = at[:window]
         try:
             batch, covered = decode(part)
         except MessageError as error:
+            # A single record: this one is unreadable.
             if len(part) == 1:
                 yield str(error), part
             else:
@@ -234,12 +245,14 @@ class _Fast:
     def of(cls, buffer: bytes | memoryview, at: Ints) -> _Fast | None:
         """Return the records, None when any of them is unusual or damaged."""
         raw = np.frombuffer(buffer, dtype=np.uint8)
+        # Heads are read before lengths are checked: each must lie inside of the buffer.
         if int(at.min()) < 0 or int(at.max()) + RECORD_FIXED_BYTES > len(raw):
             return None
         # A strided view with a head at every byte: the only cost is the copy of 88 bytes for each row picked out of it.
         heads = np.ndarray((len(raw) - _HEAD_BYTES + 1,), dtype=_HEAD_RAW, buffer=buffer, strides=(1,))
         head = heads[at].view(_HEAD)
         total, body_bytes = head["total_size"].astype(np.int64), head["body_bytes"].astype(np.int64)
+        # 64 bits: a damaged length must not overflow the sum.
         end = at + total
         body_end = at + _HEAD_BYTES + body_bytes
         if (
@@ -248,14 +261,18 @@ class _Fast:
             or np.any(total < RECORD_FIXED_BYTES)
             or int(end.max()) > len(raw)
             or np.any(body_bytes < 0)
+            # The topic's length and that of the properties follow the body.
             or np.any(body_end + 3 > end)
         ):
             return None
         topic_bytes = raw[body_end]
         topic_end = body_end + 1 + topic_bytes
+        # Java reads the length of the topic as a signed byte.
         if np.any(topic_bytes > 127) or np.any(topic_end + 2 > end):
             return None
+        # Two bytes, big-endian.
         properties = (raw[topic_end].astype(np.int64) << 8) + raw[topic_end + 1]
+        # The parts must fill the record.
         if np.any(topic_end + 2 + properties != end):
             return None
         return cls(buffer, at, head, (body_end, topic_end, end))
@@ -265,6 +282,7 @@ class _Fast:
         return len(self._at)
 
     def check_crc(self) -> None:
+        # Through a view: no body is copied.
         view = memoryview(self._buffer)
         begin, end = self._at + _HEAD_BYTES, self._body_end
         checksums = [crc32(view[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
@@ -277,6 +295,7 @@ class _Fast:
             )
 
     def select(self, want: Selection) -> None:
+        # Cheapest first: what the head shows, then topic, then properties.
         offsets, times = self._head["queue_offset"], self._head["store_timestamp"]
         keep = (offsets >= want.begin) & (offsets < want.end)
         if want.start_ms is not None:
@@ -284,9 +303,11 @@ class _Fast:
         if want.end_ms is not None:
             keep &= times < want.end_ms
         if want.queue_ids is not None:
+            # Numpy needs a sequence.
             keep &= np.isin(self._head["queue_id"], sorted(want.queue_ids))
         if want.consumer_view:
             keep &= np.isin(self._head["sys_flag"] & _TRANSACTION, _VISIBLE)
+        # Before the columns of text are made.
         self._keep(keep)
         if want.consumer_view:
             self._keep(~_is_in(self.column("topic"), HIDDEN_TOPICS))
@@ -298,6 +319,7 @@ class _Fast:
             self._keep(np.array([_has_key(text, want.keys) for text in texts], dtype=np.bool_))
 
     def _keep(self, mask: Mask) -> None:
+        # The usual case copies nothing.
         if not mask.all():
             self._take(mask)
 
@@ -307,6 +329,7 @@ class _Fast:
     def _take(self, rows: Mask | slice) -> None:
         self._at, self._head, self._end = self._at[rows], self._head[rows], self._end[rows]
         self._body_end, self._topic_end = self._body_end[rows], self._topic_end[rows]
+        # They were of all rows.
         self._pairs = None
 
     def position(self, row: int) -> int:
@@ -317,8 +340,10 @@ class _Fast:
         head_field = _HEAD_FIELDS.get(name)
         if head_field is not None:
             values = head[head_field]
+            # Arrow takes the order of the machine only.
             return pa.array(values.astype(values.dtype.newbyteorder("=")))
         if name in ("bornTimestamp", "storeTimestamp"):
+            # Stored in ms, the column has microseconds.
             times = head["born_timestamp" if name == "bornTimestamp" else "store_timestamp"].astype(np.int64) * 1000
             return pa.array(times).cast(_TIME)
         if name in ("bornHost", "storeHost"):
@@ -341,6 +366,7 @@ class _Fast:
         return self._pairs.value(_PROPERTY[name])
 
     def _hosts(self, packed: Any) -> pa.Array:
+        # Few hosts send to a topic: each is formatted once.
         distinct, host_indexes = np.unique(np.frombuffer(packed.tobytes(), dtype=">u8"), return_inverse=True)
         names = [_host_text(_host(int(value).to_bytes(8, "big"))) for value in distinct]
         return pa.array(names, type=pa.string()).take(pa.array(host_indexes.astype(np.int64)))
@@ -348,6 +374,7 @@ class _Fast:
     def bodies(self, decompressed: bool) -> pa.Array:
         """Return the bodies of all rows, or of the first ones when they decompress to more than DECOMPRESSED_BYTES."""
         begin, flags = self._at + _HEAD_BYTES, self._head["sys_flag"]
+        # Stored as they are: slices of the buffer.
         if not decompressed or not np.any(flags & 1):
             return _cut(self._buffer, begin, self._body_end)
         view, rows = memoryview(self._buffer), zip(begin.tolist(), self._body_end.tolist(), flags.tolist(), strict=True)
@@ -362,6 +389,7 @@ class _Pairs:
         rows = len(raw)
         _, offsets, data = raw.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32)[: rows + 1] if rows else np.zeros(1, dtype=np.int32)
+        # Sums and differences in 64 bits.
         self._bounds = bounds.astype(np.int64)
         content = int(self._bounds[-1])
         padded = np.zeros(content + _WORD_BYTES, dtype=np.uint8)  # so that an 8-byte word can be read at every byte
@@ -371,29 +399,38 @@ class _Pairs:
         # Pairs begin after a separator and at the start of a record's properties. No pair crosses records.
         begins = np.empty(content + 1, dtype=np.bool_)
         np.equal(padded[:content], ord(PAIR_SEPARATOR), out=begins[1:])
+        # Also where the properties of the record before have no separator at their end.
         begins[self._bounds] = True
         starts = np.flatnonzero(begins)  # the last one is the end of the data
+        # Without the separator.
         self._starts, self._ends = starts[:-1], starts[1:] - (padded[starts[1:] - 1] == ord(PAIR_SEPARATOR))
         starts = self._starts
         prefixes = np.ndarray((content + 1,), dtype="<u8", buffer=padded, strides=(1,))
+        # The first eight bytes of each pair as one number.
         self._prefixes = prefixes[starts]
 
     def value(self, name: str) -> pa.Array:
         """Return the property of each record, null when it is missing or empty; the last of several wins, as in Java."""
         mark = name.encode() + NAME_SEPARATOR.encode()
         first = mark[:_WORD_BYTES]
+        # Names of less than eight bytes leave the rest out.
         mask = (1 << 8 * len(first)) - 1
+        # One comparison of words instead of one of texts.
         matches = np.flatnonzero((self._prefixes & np.uint64(mask)) == np.uint64(int.from_bytes(first, "little")))
+        # What of the name lies behind the first eight bytes.
         for n in range(_WORD_BYTES, len(mark)):
             matches = matches[self._data[np.minimum(self._starts[matches] + n, len(self._data) - 1)] == mark[n]]
         begin, end = self._starts[matches] + len(mark), self._ends[matches]
+        # An empty value counts as missing.
         some = end > begin
         begin, end = begin[some], end[some]
         rows = len(self._bounds) - 1
+        # The usual case, such as UNIQ_KEY.
         if len(begin) == rows and np.all(begin > self._bounds[:-1]) and np.all(begin < self._bounds[1:]):
             return _texts(_cut(self._data, begin, end))  # every record has exactly one
         row = np.searchsorted(self._bounds, begin, side="right") - 1
         first_at, last_at = self._bounds[:-1].copy(), self._bounds[:-1].copy()
+        # Of several in a record the last assignment stays.
         first_at[row], last_at[row] = begin, end
         absent = np.ones(rows, dtype=np.bool_)
         absent[row] = False
@@ -452,15 +489,19 @@ def _cut(buffer: Any, begin: Ints, end: Ints, absent: Mask | None = None) -> pa.
     rows = len(begin)
     if not rows:
         return pa.array([], type=pa.binary())
+    # Twice as many slices as rows: the odd ones are the gaps between.
     edges = np.empty(2 * rows, dtype=np.int32)
     edges[0::2], edges[1::2] = begin, end
+    # No copy: Arrow slices the buffer, which it keeps alive.
     whole = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(buffer)])
+    # The even slices, null where absent.
     return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int64), mask=absent))
 
 
 def _texts(raw: pa.Array) -> pa.Array:
     try:
         return raw.cast(pa.string())
+    # Not UTF-8: rare, so that the check is left to Arrow.
     except pa.ArrowInvalid:
         values = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
         return pa.array(values, type=pa.string())
@@ -479,6 +520,7 @@ def _maps(raw: pa.Array) -> pa.Array:
 def _in_steps(raw: pa.Array, convert: Callable[[bytes], Any], kind: pa.DataType) -> pa.Array:
     """Convert properties through Python objects, which take many times their bytes: those of _STEP_BYTES at a time."""
     if raw.nbytes <= _STEP_BYTES or len(raw) < 2:
+        # The slow step: each value becomes a Python object.
         return pa.array([convert(value) for value in raw.to_pylist()], type=kind)
     half = len(raw) // 2
     return pa.concat_arrays([_in_steps(part, convert, kind) for part in (raw[:half], raw[half:])])
@@ -489,6 +531,7 @@ def _json(raw: bytes) -> str:
 
 
 def _is_in(column: pa.Array, allowed: frozenset[str]) -> Mask:
+    # The same order in every task.
     matched = pc.is_in(column, value_set=pa.array(sorted(allowed), type=pa.string()))
     mask: Mask = matched.to_numpy(zero_copy_only=False)
     return mask
@@ -510,6 +553,7 @@ def _has_key(text: str | None, keys: frozenset[str]) -> bool:
 def pairs_of(raw: bytes) -> dict[str, str]:
     """Parse properties by name; undecodable bytes are replaced, entries without a name or value are dropped."""
     properties = {}
+    # As in the columns of text.
     for pair in raw.decode("utf-8", "replace").split(PAIR_SEPARATOR):
         name, separator, value = pair.partition(NAME_SEPARATOR)
         if name and separator and value:
@@ -531,6 +575,7 @@ def _decompressed_bodies(bodies: Iterable[tuple[Buffer, int]]) -> list[bytes]:
         except MessageError as error:
             raise MessageError(f"{error}; option decompress=false returns bodies as they are stored") from None
         size += len(decompressed[-1])
+        # At least one body, however large.
         if size >= DECOMPRESSED_BYTES:
             break
     return decompressed
@@ -566,20 +611,25 @@ _GETTERS: Final[dict[str, Callable[[Message], Any]]] = {
 def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of at most `rows` rows and BATCH_BYTES_MAX bytes; a larger row has its own. Empty batches are dropped."""
     for batch in batches:
+        # A slice shares the memory of the batch.
         for at in range(0, batch.num_rows, rows):
             yield from _bounded(batch.slice(at, rows))
+        # Not in memory together with the next one.
         del batch
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # A single row cannot be divided.
     if batch.num_rows < 2 or batch.nbytes <= BATCH_BYTES_MAX:
         yield batch
         return
     half = batch.num_rows // 2
+    # By halves, since rows differ in size.
     yield from _bounded(batch.slice(0, half))
     yield from _bounded(batch.slice(half))
 
 
 def joined(blocks: Sequence[bytes]) -> bytes:
     """Concatenate blocks of whole records."""
+    # No copy of a single block.
     return blocks[0] if len(blocks) == 1 else b"".join(blocks)

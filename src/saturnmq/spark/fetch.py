@@ -74,16 +74,19 @@ def met_loss(options: SourceOptions, loss: DataLoss, work: str) -> None:
     work: what the query did, such as the range of a task. A task or plan that runs again records the loss again, with the same id,
     which depends on the work and on where the hole begins; its end may be another one then.
     """
+    # Raised before any file is written.
     if options.fail_on_data_loss:
         raise DataLossError(str(loss))
     logger.warning("%s", loss)
     if options.data_loss_log:
+        # Loaded only where it is used.
         from saturnmq.spark.object_store import file_system
 
         system, folder = file_system(options.data_loss_log)
         system.create_dir(folder, recursive=True)
         loss_key = json.dumps([loss.topic, loss.broker, loss.queue_id, loss.begin, work])
         loss_id = hashlib.sha256(loss_key.encode()).hexdigest()[:16]
+        # Unique without coordination: several tasks write here.
         name = f"loss-{time.time_ns()}-{random.getrandbits(32):08x}.json"
         with system.open_output_stream(f"{folder}/{name}") as out:
             out.write(json.dumps(loss.__dict__ | {"ts_ms": int(time.time() * 1000), "id": loss_id}).encode())
@@ -116,11 +119,13 @@ class RangeFetcher:
         """
         bodies: list[bytes] = []
         size = count = 0
+        # Bytes or messages, whichever is reached first.
         while size < BLOCK_BYTES and count < self._options.batch_rows:
             before = self._next
             part = await self._filtered_part() if self._filtered else await self._part()
             if part is None:
                 break
+            # An empty part is progress too, with a filter.
             bodies += part
             part_bytes = sum(map(len, part))
             size += part_bytes
@@ -129,6 +134,7 @@ class RangeFetcher:
             ):  # the filter may drop most records: count what arrived, as small blocks cost as much as large ones
                 count += part_bytes // RECORD_FIXED_BYTES
             else:
+                # Segments in flight are counted by their planned span.
                 count += max(self._next - before, len(part)) if not self._flying else self._span
         return bodies or None
 
@@ -141,6 +147,7 @@ class RangeFetcher:
         if self._next >= self._end:
             return None
         result = await self._pull(self._next, FILTERED_COUNT)
+        # Never back.
         self._next = max(result.next_offset, self._next)
         return [result.body] if result.body else []
 
@@ -149,10 +156,12 @@ class RangeFetcher:
         if not self._span:
             if self._next >= self._end:
                 return None
+            # One by one at first: Apache's brokers give 32 messages, SaturnMQ's many.
             result = await self._pull(self._next, min(self._options.pull_batch, self._end - self._next))
             self._span = max(1, result.next_offset - self._next) * SEGMENT_ANSWERS
             self._next = result.next_offset
             return [result.body] if result.body else []
+        # Filled up before the oldest is awaited.
         while self._next < self._end and len(self._flying) < self._options.pull_depth:
             end = min(self._next + self._span, self._end)
             self._flying.append(asyncio.ensure_future(self._segment(self._next, end)))
@@ -162,10 +171,12 @@ class RangeFetcher:
         task = self._flying.popleft()
         try:
             bodies, reached, end = await task
+        # Cancelled, or failed: `close` cancels the others.
         except BaseException:
             task.cancel()
             raise
         if reached < end:
+            # The rest comes next: blocks are in order.
             self._flying.appendleft(asyncio.ensure_future(self._segment(reached, end)))
         return bodies
 
@@ -178,6 +189,7 @@ class RangeFetcher:
             if result.body:
                 bodies.append(result.body)
                 size += len(result.body)
+            # As far as the broker went, which may be less than asked.
             begin = result.next_offset
         return bodies, begin, end
 
@@ -194,7 +206,9 @@ class RangeFetcher:
                     self._queue, offset, max_count=count, expression=self._filter, bulk_bytes=BULK_BYTES
                 )
             except ResponseError as error:
+                # Both codes have other causes too: the master decides.
                 if error.code in _ABSENT:
+                    # Absence is believed of a master only.
                     state = await self._master_state(offset)
                 is_deleted = state is not None and state.deleted
                 if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST and not is_deleted:
@@ -206,29 +220,36 @@ class RangeFetcher:
             except SaturnError as error:
                 if not error.retryable:
                     raise
+                # The route has no such broker: deleted, or away.
                 if isinstance(error, BrokerNotExist):
                     state = await self._master_state(offset)
                 cause = str(error)
             else:
+                # A filter that drops everything moves on without messages.
                 is_skip = self._filtered and result.status is not PullStatus.OFFSET_ILLEGAL
                 if result.next_offset > offset and (result.status is PullStatus.FOUND or is_skip):
                     return result
+                # Answered, but not with what was planned.
                 cause = f"the broker has offsets {result.min_offset}..{result.max_offset} ({result.status.value})"
                 state = await self._master_state(offset)
             if state is not None:
                 if (skipped := self._loss(offset, state)) is not None:
+                    # The rest of the loss counts as read.
                     return skipped
                 if state.bounds is None:
                     cause = f"{cause}; {state.reason}"
             waited_ms = (time.monotonic() - began) * 1000
             if waited_ms + pause * 1000 > self._options.read_timeout_ms:
+                # After the whole time, and only if the master says so.
                 if state is not None and state.bounds is not None and state.bounds.high <= offset:
                     return self._lost(offset, self._end, cause)  # the planned messages no longer exist
                 raise StoreError(
                     f"{where(self._queue)}: no progress at offset {offset} for {self._options.read_timeout_ms} ms: {cause}"
                 )
+            # Logged once per wait.
             if pause == BACKOFF_S[0]:
                 logger.warning("waiting for a broker queue=%s offset=%d cause=%s", where(self._queue), offset, cause)
+            # Many tasks wait for the same broker.
             await asyncio.sleep(pause * (0.5 + random.random() / 2))
             pause = min(pause * 2, BACKOFF_S[1])
 
@@ -245,10 +266,12 @@ class RangeFetcher:
         """Return the result of `_lost` for messages that the master has deleted; None if there are none or it does not answer."""
         if state.deleted:
             return self._lost(offset, self._end, f"the queue was deleted: {state.reason}")
+        # The master has the record at the offset: no loss.
         if state.bounds is None or state.record is not None or state.next_offset <= offset:
             return None
         low = state.bounds.low
         reason = f"the queue begins at {low}" if low > offset else "the broker skipped them"
+        # A loss ends with the range of this task.
         return self._lost(offset, min(state.next_offset, self._end), reason)
 
     def _lost(self, begin: int, end: int, reason: str) -> PullResult:

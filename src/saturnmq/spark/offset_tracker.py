@@ -96,11 +96,13 @@ class _Group:
 def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
     """Return (group, positions) of a progress offset, None for one of another source."""
     try:
+        # Classic sessions give text, Connect clients may give the value.
         value = json.loads(offset) if isinstance(offset, str) else offset
         if not isinstance(value, dict):
             return None
         group = value.get("g")
         return group if isinstance(group, str) else None, from_offset(value)
+    # Another source's offset: not ours to judge.
     except (ValueError, ConfigError):
         return None
 
@@ -120,14 +122,17 @@ class OffsetCommitter:
     def flush(self, now_ms: float, *, all_of_it: bool = False) -> None:
         """Commit what is due (all_of_it: everything); a broker failure is logged and retried later."""
         for name, group in self._groups.items():
+            # What is stored already is not sent again.
             pending = {key: n for key, n in group.reached.items() if group.committed.get(key) != n}
             if not pending or (not all_of_it and now_ms - group.at_ms < self._interval_ms):
                 continue
+            # Before the attempt, so that a failure waits for the interval too.
             group.at_ms = now_ms
             try:
                 with linked(self.options) as link:
                     link.run(_commit(link, name, pending))
                     alone = link.run(_make_retry_topic(link, name, sorted({key[0] for key in pending})))
+                # Only what was sent: a batch may have ended meanwhile.
                 group.committed.update(pending)
                 if not alone and not group.warned:
                     group.warned = True
@@ -144,6 +149,7 @@ async def _commit(link: Link, group: str, pending: dict[Key, int]) -> None:
         target = MessageQueue(*key)
         await link.puller.queues(key[0])  # its route
         stored = await link.puller.committed(group, target)
+        # Never back: the group may have other members.
         if stored is None or stored < offset:
             await link.puller.commit(group, target, offset)
         elif stored > offset:
@@ -156,6 +162,7 @@ async def _commit(link: Link, group: str, pending: dict[Key, int]) -> None:
             )
 
     # Apache's broker loses one of two offsets that it stores at the same time when they are the first of a group and topic.
+    # One queue of each topic and broker is stored before the others.
     firsts = {key[:2]: key for key in pending}.values()
     for keys in (firsts, pending.keys() - firsts):
         await asyncio.gather(*(commit_queue(key, pending[key]) for key in keys))
@@ -168,6 +175,7 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
     client.
     """
     core = link.core
+    # Made once; later the route exists.
     if await core.routes.refresh(RETRY_PREFIX + group) is not None:
         return True
     consumer = ConsumerData(
@@ -183,6 +191,7 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
     for topic in topics:
         route = await core.read_route(topic)
         addresses |= {a for name in route.addresses if (a := route.master(name)) is not None}
+    # Asked of every master: members may be connected to some only.
     members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext={"consumerGroup": group})
     for address in sorted(addresses):
         answer = await core.remote.call(
@@ -191,7 +200,9 @@ async def _make_retry_topic(link: Link, group: str, topics: list[str]) -> bool:
         if answer.code == ResponseCode.SUCCESS and answer.body and ConsumerIdList.decode(answer.body).consumer_id_list:
             return False
     for address in sorted(addresses):
+        # The broker creates the retry topic for it.
         await core.call_broker(address, Command(RequestCode.HEART_BEAT, body=body), core.settings.api_timeout_ms)
+        # At once, so that the group has no member that consumes nothing.
         unregister = Command(RequestCode.UNREGISTER_CLIENT, ext={"clientID": client_id, "consumerGroup": group})
         await core.call_broker(address, unregister, core.settings.api_timeout_ms)
     return True
@@ -206,6 +217,7 @@ async def _oldest(link: Link, lag: Lag) -> dict[str, int]:
         return key[0], None if record is None else record.stored_ms
 
     oldest: dict[str, int] = {}
+    # Only queues with a backlog.
     for topic, at_ms in await gathered(oldest_unread, [key for key, behind in lag.by_queue.items() if behind]):
         if at_ms is not None:
             oldest[topic] = min(at_ms, oldest.get(topic, at_ms))
@@ -223,6 +235,7 @@ class Tracker(StreamingQueryListener):
     ) -> None:
         self._committer = OffsetCommitter(options, interval_ms)
         self._lag_table = lag_table
+        # Callbacks come on Spark's thread, which must not wait.
         self._events: queue.Queue[Lag | tuple[str, dict[Key, int]] | threading.Event | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name="saturnmq-track", daemon=True)
         self._thread.start()
@@ -241,6 +254,7 @@ class Tracker(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Mark the query as running: a query that resumes from its checkpoint has the id of the previous run."""
         with self._change:
+            # The gauge shows the query again.
             self._ended.discard(str(getattr(event, "id", "")))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -252,6 +266,7 @@ class Tracker(StreamingQueryListener):
         for source in progress.sources:
             end, latest = positions_of(source.endOffset), positions_of(source.latestOffset)
             if end is None:
+                # A query may have several sources.
                 continue
             if end[0] is not None:
                 self._events.put((end[0], end[1]))
@@ -269,6 +284,7 @@ class Tracker(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Commit pending offsets; log what to do about a failure that is Spark's, such as a real-time trigger (STR-17)."""
+        # It goes through the queue behind the reports of the batches.
         self._events.put(threading.Event())
         log_advice(event)
         with self._change:
@@ -286,6 +302,7 @@ class Tracker(StreamingQueryListener):
     def _work(self) -> None:
         while True:
             try:
+                # Also without events, commits that are due are made.
                 item = self._events.get(timeout=1.0)
             except queue.Empty:
                 self._committer.flush(time.monotonic() * 1000)
@@ -294,6 +311,7 @@ class Tracker(StreamingQueryListener):
             if item is None:
                 return
             if isinstance(item, Lag):
+                # Before it is published, so that `lags` never shows a lag without its ages.
                 self._look(item)
                 self.lags[item.query] = item
                 if self._lag_table:
@@ -318,7 +336,9 @@ class Tracker(StreamingQueryListener):
         In between the previous ages are kept.
         """
         now_ms, before = time.monotonic() * 1000, self.lags.get(lag.query)
+        # Until the next query of ages.
         lag.oldest_ms = dict(before.oldest_ms) if before is not None else {}
+        # Nothing unread has no age.
         if not lag.messages or now_ms - self._looked_ms.get(lag.query, -AGE_INTERVAL_MS) < AGE_INTERVAL_MS:
             return
         self._looked_ms[lag.query] = now_ms
@@ -336,6 +356,7 @@ class Tracker(StreamingQueryListener):
         now = time.time() * 1000 if now_ms is None else now_ms
         messages: list[Row] = []
         seconds: list[Row] = []
+        # The thread adds to it meanwhile.
         for lag in [lag for lag in list(self.lags.values()) if lag.query not in self._ended]:
             for topic, behind in sorted(lag.by_topic.items()):
                 labels = (lag.query, topic)
@@ -379,6 +400,7 @@ class Tracker(StreamingQueryListener):
             self._http.run(self._port.stop())
             self._http.stop()
         if self.detach is not None:
+            # First, so that no further event comes.
             self.detach()
         self.flush()
         self._events.put(None)
@@ -388,6 +410,7 @@ class Tracker(StreamingQueryListener):
 
 def stop_all() -> None:
     """Flush and stop every tracker of this process. Call it after `spark.stop()`, which reports the last events."""
+    # `stop` removes from the set.
     for tracker in list(_running):
         tracker.stop()
 
@@ -411,6 +434,7 @@ def write_lag(lag: Lag, uri: str) -> None:
     if rows:
         system, folder = file_system(uri)
         system.create_dir(folder, recursive=True)
+        # One file per batch: a repeated batch replaces it.
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/lag-{lag.run}-{lag.batch}.parquet", filesystem=system)
 
 

@@ -70,6 +70,7 @@ async def topics_of(link: Link, options: SourceOptions, missing: Missing | None 
     missing: takes the error of a pattern that matches no topic. Raises ConfigError.
     """
     if options.assign is not None:
+        # The same order in every plan.
         return sorted(options.assign)
     if options.pattern is None:
         return list(options.topics)
@@ -80,6 +81,7 @@ async def topics_of(link: Link, options: SourceOptions, missing: Missing | None 
     matched = sorted(
         name
         for name in names
+        # The NameServer's list does not name all system topics.
         if re.fullmatch(options.pattern, name) and name not in system and not is_system_topic(name)
     )
     if not matched:
@@ -90,6 +92,7 @@ async def topics_of(link: Link, options: SourceOptions, missing: Missing | None 
     return matched
 
 
+# Asks no broker, which may be away.
 def selects(options: SourceOptions, key: Key) -> bool:
     """Whether the options select the queue if it exists."""
     topic, broker, queue = key
@@ -114,6 +117,7 @@ async def queues_of(link: Link, options: SourceOptions, missing: Missing | None 
             queues = await link.puller.queues(topic)
         except SaturnError as cause:
             error = ConfigError(f"option topic: {topic!r} cannot be read from {options.name_server}: {cause}")
+            # Only an unknown topic is left out; a NameServer that does not answer ends the plan.
             if missing is None or not isinstance(cause, RouteNotFound):
                 raise error from cause
             missing[topic] = error
@@ -126,10 +130,12 @@ async def queues_of(link: Link, options: SourceOptions, missing: Missing | None 
                 if missing is None:
                     raise error
                 missing[topic] = error
+            # Those that exist are read, if the missing ones are only noted.
             queues = [q for q in queues if (q.broker_name, q.queue_id) in assigned]
         elif options.queue_ids:
             queues = [q for q in queues if q.queue_id in options.queue_ids]
         selected += queues
+    # The order of the partitions.
     return sorted(selected, key=key_of)
 
 
@@ -141,8 +147,10 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> QueueBounds:
 
     async def ask(queue: MessageQueue) -> Bounds:
         low, high = await asyncio.gather(link.puller.min_offset(queue), link.puller.max_offset(queue))
+        # Asked at two moments: the beginning may have advanced past the end that was seen.
         return Bounds(low, max(low, high))
 
+    # Walked twice.
     all_queues = list(queues)
     return dict(zip(all_queues, await gathered(ask, all_queues), strict=True))
 
@@ -183,11 +191,14 @@ async def checked(
         for q, offset in offsets.items()
         if not queue_bounds[q].low <= offset <= queue_bounds[q].high
     }
+    # Only when it matters: most plans have nothing outside.
     states = await queue_states(link.core, link.puller.group, outside) if outside else {}
     for queue in outside:
         state = states[key_of(queue)]
+        # No master can say whether the offsets exist: absence of an answer is not absence of data.
         if state.bounds is None:
             raise _behind(queue, queue_bounds[queue], state.reason)
+        # The master's, for what follows too.
         queue_bounds[queue] = state.bounds
     moved = {}
     for queue, offset in offsets.items():
@@ -196,6 +207,7 @@ async def checked(
         if inside != offset:
             reason = f"option {name}: offset {offset} of {where(queue)} is outside {limits.low}..{limits.high}"
             low, high = sorted((offset, inside))
+            # Raises unless failOnDataLoss=false.
             met_loss(options, DataLoss(queue.topic, queue.broker_name, queue.queue_id, low, high, reason), name)
         moved[queue] = inside
     return moved
@@ -205,6 +217,7 @@ async def _committed(link: Link, queue_bounds: QueueBounds, options: SourceOptio
     """Return the group's committed offsets unchanged; groupOffsetFallback for queues without one (SRC-05)."""
     group = options.group or ""
     queues = list(queue_bounds)
+    # In parallel: a plan may have thousands of queues.
     stored = await gathered(lambda queue: link.puller.committed(group, queue), queues)
     missing = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
     if missing and options.group_fallback == "error":
@@ -212,6 +225,7 @@ async def _committed(link: Link, queue_bounds: QueueBounds, options: SourceOptio
             f"option startingOffsets=group: group {group!r} has no offset for {listed(missing)}; "
             "set groupOffsetFallback to earliest or latest"
         )
+    # Only if needed: "error" is no position.
     fallback = resolved_offsets(queue_bounds, options.group_fallback, "groupOffsetFallback") if missing else {}
     return {q: fallback[q] if offset is None else offset for q, offset in zip(queues, stored, strict=True)}
 
@@ -219,6 +233,7 @@ async def _committed(link: Link, queue_bounds: QueueBounds, options: SourceOptio
 async def _store_ms(link: Link, queue: MessageQueue, offset: int) -> int | None:
     """Return when the message was stored, Unix ms; None if it cannot be read. Raises NoMaster for a slave that is behind it."""
     result = await link.puller.pull(queue, offset, max_count=1)
+    # A slave that has not copied this far, while the queue is longer.
     if not result.body and result.max_offset <= offset:
         limits = Bounds(result.min_offset, result.max_offset)
         raise _behind(queue, limits, f"offset {offset} is needed to find a time")
@@ -248,19 +263,24 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     if low >= high:
         return TimeBound(low, False)
     store_times: dict[int, int] = {}  # offset: store time
+    # The answer may lie outside of the bounds that were asked before.
     hint = min(max(await link.puller.offset_by_time(queue, time_ms), low), high)
     crossing = await _crossing(link, queue, limits, time_ms, hint, store_times)
+    # 1, 2, 4 ... up to the length of the queue.
     steps = [1 << n for n in range((high - low).bit_length())]
     around = [
         at for step in steps for at in (crossing - step, crossing + step) if low <= at < high and at not in store_times
     ]
+    # Nothing is read twice.
     for at in around:  # sequential: many queues are searched in parallel
         if (stored := await _store_ms(link, queue, at)) is not None:
             store_times[at] = stored
     earliest = min((at for at, stored in store_times.items() if stored >= time_ms), default=high)
     late = max((at for at, stored in store_times.items() if stored < time_ms), default=low - 1)
+    # No contradiction was seen.
     if late < earliest:
         return TimeBound(crossing, False)
+    # The stretch in which the first one must lie.
     before = max((at for at, stored in store_times.items() if at < earliest and stored < time_ms), default=low - 1)
     earliest = await _searched(link, queue, Bounds(before + 1, earliest), time_ms, store_times)
     logger.warning("store times decrease queue=%s from=%d to=%d; the bound of %d ms is not exact there",
@@ -273,10 +293,12 @@ async def _crossing(
 ) -> int:
     """Return a first message stored at time_ms or later: the broker's hint or the one after it, else by search."""
     low, high = limits
+    # Brokers may return the last message before the time.
     for guess in (hint, min(hint + 1, high)):
         for at in (guess - 1, guess):
             if low <= at < high and at not in store_times and (stored := await _store_ms(link, queue, at)) is not None:
                 store_times[at] = stored
+        # A first one: its predecessor is earlier, and it is late enough. A message that cannot be read is no proof.
         if (guess == low or store_times.get(guess - 1, time_ms) < time_ms) and (
             guess == high or store_times.get(guess, time_ms - 1) >= time_ms
         ):
@@ -289,6 +311,7 @@ async def _searched(link: Link, queue: MessageQueue, limits: Bounds, time_ms: in
     low, high = limits
     while low < high:
         middle = (low + high) // 2
+        # What was read before is not read again.
         if middle not in store_times and (stored := await _store_ms(link, queue, middle)) is not None:
             store_times[middle] = stored
         if store_times.get(middle, time_ms - 1) >= time_ms:
@@ -302,6 +325,7 @@ async def _by_times(
     link: Link, queue_bounds: QueueBounds, times: Positions | int, name: str
 ) -> tuple[dict[MessageQueue, TimeBound], dict[MessageQueue, int]]:
     """Return (time bounds, times) by queue."""
+    # One time for all queues, or one for each.
     times_by_queue = (
         dict.fromkeys(queue_bounds, times) if isinstance(times, int) else named_queues(queue_bounds, times, name)
     )
@@ -329,9 +353,11 @@ async def starts(
     if times is not None:
         name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
         time_bounds, times_by_queue = await _by_times(link, queue_bounds, times, name)
+        # A batch compares each row's time, and a stream does not.
         offsets = {
             q: queue_bounds[q].low if bound.falls and compared else bound.offset for q, bound in time_bounds.items()
         }
+        # Nothing is that late, although the queue holds messages.
         empty = [q for q, offset in offsets.items() if offset >= queue_bounds[q].high > queue_bounds[q].low]
         if empty and options.starting_times is not None and options.time_strategy == "error":
             raise ConfigError(
@@ -359,6 +385,7 @@ async def _ends(
     if times is not None:
         name = "endingOffsetsByTimestamp" if options.ending_times is not None else "endingTimestamp"
         time_bounds, times_by_queue = await _by_times(link, queue_bounds, times, name)
+        # To the end of the queue: rows are compared with the time.
         return {
             q: queue_bounds[q].high if bound.falls else bound.offset for q, bound in time_bounds.items()
         }, times_by_queue
@@ -372,8 +399,10 @@ async def record_bytes(link: Link, queue_bounds: QueueBounds) -> dict[Key, float
 
     async def average_bytes(queue: MessageQueue, limits: Bounds) -> float:
         length = limits.high - limits.low
+        # Spaced evenly: sizes may change with time.
         sample_offsets = sorted({limits.low + length * n // SIZE_SAMPLES for n in range(SIZE_SAMPLES)})
         results = await asyncio.gather(*(link.puller.pull(queue, at, max_count=1) for at in sample_offsets))
+        # The first field of a record is its size.
         sizes = [int.from_bytes(result.body[:4], "big") for result in results if result.body]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
@@ -385,6 +414,7 @@ async def record_bytes(link: Link, queue_bounds: QueueBounds) -> dict[Key, float
 def _check_values(queue_bounds: QueueBounds, options: SourceOptions) -> None:
     """Compare starts and ends of the same kind as they are given, before offsets are clamped. Raises ConfigError."""
     (first, start), (last, stop) = _range_options(options)
+    # An offset and a time cannot be compared here.
     if ("Timestamp" in first) != ("Timestamp" in last):
         return
     for queue in queue_bounds:
@@ -396,7 +426,9 @@ def _check_values(queue_bounds: QueueBounds, options: SourceOptions) -> None:
 def _number(value: str | int | Positions, queue: MessageQueue) -> int | None:
     """Return the offset or time that an option gives a queue, None for a word or a special offset."""
     if isinstance(value, dict):
+        # A queue that the option does not name has no number.
         value = value.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id, EARLIEST)
+    # Negative numbers are special offsets.
     return value if isinstance(value, int) and value >= 0 else None
 
 
@@ -415,6 +447,7 @@ def _range_options(options: SourceOptions) -> tuple[RangeOption, RangeOption]:
     """Return names and values of the options that decide where a batch begins and ends."""
     start: RangeOption = ("startingOffsets", options.starting)
     end: RangeOption = ("endingOffsets", options.ending)
+    # Times win over offsets, and a time per queue over one for all.
     if options.starting_times is not None:
         start = ("startingOffsetsByTimestamp", options.starting_times)
     elif options.starting_ms is not None:
@@ -440,8 +473,10 @@ async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link
     until, pause = time.monotonic() + options.read_timeout_ms / 1000, BACKOFF_S[0]
     while True:
         try:
+            # A plan from a slave that is behind would leave out rows.
             return await plan(link if is_slave_permitted else link.masters(), options)
         except NoMaster as error:
+            # At least one attempt.
             if time.monotonic() > until:
                 if not is_slave_permitted:
                     error.hint = "Its slave may be behind; readFrom=slave plans with what the slave has."
@@ -452,6 +487,7 @@ async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link
 
 
 async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
+    # Once: all queries of the plan use the same bounds.
     queue_bounds = await bounds(link, options)
     _check_values(queue_bounds, options)
     begin, since = await starts(link, queue_bounds, options)
@@ -463,6 +499,7 @@ async def _plan(link: Link, options: SourceOptions) -> list[QueueRange]:
     ]
     if options.keys or options.uniq_keys:
         whole = await narrowed_by_index(link, whole, options)
+    # Only asked if the option needs them.
     sizes = await record_bytes(link, queue_bounds) if options.bytes_per_partition else {}
     return split(whole, options.min_partitions, options.records_per_partition, options.bytes_per_partition, sizes)
 

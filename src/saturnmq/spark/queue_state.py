@@ -44,6 +44,7 @@ def record_at(result: PullResult, offset: int) -> Preceding | None:
         record = decode_record(result.body)
     except MessageError:  # no record, or a damaged one: those are the reader's to report
         return None
+    # A broker may answer with a later record.
     return Preceding(record.store_timestamp_ms, record.physical_offset) if record.queue_offset == offset else None
 
 
@@ -52,6 +53,7 @@ async def queue_states(core: Core, group: str, offsets: Mapping[MessageQueue, in
 
     Raises the error of a NameServer that does not answer.
     """
+    # Not from a cached route, which may name a broker of the past.
     command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
     answer = await core.name_servers.call(command, core.settings.api_timeout_ms)
     brokers = ClusterInfo.decode(answer.body or b"{}").broker_addr_table
@@ -77,20 +79,24 @@ async def _state(core: Core, group: str, queue: MessageQueue, offset: int, addre
     try:
         answer = await core.remote.call(address, command, core.settings.api_timeout_ms)
         result = pull_result(answer, queue)
+        # A leader that was voted out answers so.
         if result is not None and result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset <= offset:
             return QueueState(reason=f"broker {queue.broker_name} at {address} does not lead its group any more")
         if result is not None:
+            # Read one after the other: the minimum may have moved past the maximum.
             limits = Bounds(result.min_offset, max(result.min_offset, result.max_offset))
             return QueueState(limits, record=record_at(result, offset), next_offset=result.next_offset)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return QueueState(deleted=True, reason=f"broker {queue.broker_name} does not have the topic any more")
         if answer.code == ResponseCode.SYSTEM_ERROR:
+            # The same code for a queue that does not exist and for other failures: the route decides.
             route = await core.routes.refresh(queue.topic)
             queues = () if route is None else [q for q in route.read_queues if q.broker_name == queue.broker_name]
             if queues and queue not in queues:  # the broker checks permission before the queue id
                 reason = f"the topic has only {len(queues)} queues on broker {queue.broker_name}"
                 return QueueState(deleted=True, reason=reason)
         reason = f"code {answer.code}: {(answer.remark or '').strip()}"
+    # No answer proves nothing.
     except SaturnError as error:
         reason = str(error)
     return QueueState(reason=f"broker {queue.broker_name} at {address}: {reason}")

@@ -82,6 +82,7 @@ def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan |
     if not logs:
         return QueuePlan([], None)
     high = _trusted(root, logs)
+    # Uncommitted entries of a ledger have no units.
     if high is None or (options.uncommitted and _ledger(root) is not None):
         return None
     low = logs[0][0]
@@ -89,6 +90,7 @@ def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan |
     for topic in sorted(named or folders):
         if topic in HIDDEN_TOPICS or topic.startswith(_LMQ):
             continue
+        # Other folders are not queues.
         for folder in sorted(p for p in folders[topic].iterdir() if p.name.isdigit()):
             if not options.queue_ids or int(folder.name) in options.queue_ids:
                 begin, end = _bounds(folder)
@@ -96,6 +98,7 @@ def plan_queues(options: SourceOptions, columns: tuple[str, ...]) -> QueuePlan |
     cut = split(ranges, options.min_partitions, options.records_per_partition or PIECE_UNITS,
                 options.bytes_per_partition, _sizes(root, ranges) if options.bytes_per_partition else {})  # fmt: skip
     pieces = [QueuePiece("queue", str(root), r.topic, r.queue_id, r.begin, r.end, low, high) for r in cut]
+    # After a clean shutdown no part is left to scan.
     return QueuePlan(pieces, None if high == NO_LIMIT else high)
 
 
@@ -118,6 +121,7 @@ def _logs(root: Path) -> list[tuple[int, Path]]:
     """Return (first physical offset, file) of every log file, in order. Opens no file."""
     ledger = _ledger(root)
     newer = [] if ledger is None else [(int(path.name), path) for path in numbered(ledger)]
+    # A store that was moved to DLedger has its older files in both places.
     divide = newer[0][0] if newer else NO_LIMIT
     older = [(int(path.name), path) for path in numbered(root / "commitlog")]
     return [item for item in older if item[0] < divide] + newer
@@ -136,6 +140,7 @@ def _trusted(root: Path, logs: list[tuple[int, Path]]) -> int | None:
         return min(checkpoint.note.dispatched, NO_LIMIT - 1)
     if _ledger(root) is not None:
         return None
+    # The newest file that is safe. The first file would leave nothing to the queues.
     for base, path in reversed(logs[1:]):  # the same rule by which recovery chooses its start (RC-09)
         if 0 < _first_ms(path) <= checkpoint.safe_ms:
             return base
@@ -160,6 +165,7 @@ def _bounds(folder: Path) -> tuple[int, int]:
     low, high = 0, last.stat().st_size // UNIT_BYTES  # units are contiguous, followed by zeros
     while low < high:
         middle = (low + high) // 2
+        # A unit that was written has a size.
         if _pread(last, middle * UNIT_BYTES + _AT_SIZE, 4).strip(b"\0"):
             low = middle + 1
         else:
@@ -171,8 +177,10 @@ def _sizes(root: Path, ranges: list[QueueRange]) -> dict[tuple[str, str, int], f
     """Return the average record size in bytes by queue, from a few units (SRC-06)."""
     averages = {}
     for r in ranges:
+        # About sixteen units spread over the range.
         sample_offsets = range(r.begin, r.end, max(1, (r.end - r.begin) // 16))
         units = [_units(root, r.topic, r.queue_id, at, at + 1) for at in sample_offsets]
+        # Fillers are no messages.
         sizes = [int(u["size"][0]) for u in units if 0 < u["size"][0] < FILLER_SIZE]
         if sizes:
             averages[(r.topic, r.broker, r.queue_id)] = sum(sizes) / len(sizes)
@@ -187,8 +195,10 @@ def _units(root: Path, topic: str, queue_id: int, begin: int, end: int) -> Any:
         first = int(path.name) // UNIT_BYTES
         if first >= end:
             break
+        # Files may begin before the range.
         at = max(begin, first)
         data = _pread(path, (at - first) * UNIT_BYTES, (end - at) * UNIT_BYTES)
+        # A unit that is cut off at the end is left out.
         file_units = np.frombuffer(data[: len(data) // UNIT_BYTES * UNIT_BYTES], dtype=UNIT)
         units[at - begin : at - begin + len(file_units)] = file_units
     return units
@@ -219,9 +229,11 @@ def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
         stop = min(at + BLOCK_UNITS, end)
         units = _units(Path(piece.root), piece.topic, piece.queue_id, at, stop)
         physical, size = units["physical"], units["size"]
+        # Outside of low..high the log is scanned, or does not exist any more.
         keep = (size > 0) & (size < FILLER_SIZE) & (physical >= piece.low) & (physical + size <= piece.high)
         if select.tags:
             codes = units["tags_code"]
+            # Of long tags the unit holds an address instead of a hash.
             keep &= np.isin(codes, [java_hash(tag) for tag in select.tags]) | (codes <= ADDRESS_MAX)
         if keep.any():
             yield np.flatnonzero(keep) + at, units[keep]
@@ -230,6 +242,7 @@ def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
 def needs_records(columns: tuple[str, ...], select: Selection, units: Any) -> bool:
     """Whether the units alone do not contain all requested columns and predicates."""
     filters = select.tags or select.keys or select.uniq_keys or select.start_ms is not None or select.end_ms is not None
+    # The hash must then be computed from the record.
     addressed = "tagsCode" in columns and bool((units["tags_code"] <= ADDRESS_MAX).any())
     return bool(filters) or addressed or not set(columns) <= UNIT_COLUMNS
 
@@ -258,6 +271,7 @@ def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[UnitRecord
     bases = np.array([base for base, _ in logs], dtype=np.int64)
     physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
     file_indexes = np.searchsorted(bases, physical, side="right") - 1  # the file
+    # The file was deleted by retention after the plan.
     if len(file_indexes) and file_indexes[0] < 0:
         raise FileNotFoundError(f"log file with offset {int(physical[0])}")
     ends = physical + size
@@ -267,6 +281,7 @@ def records(piece: QueuePiece, offsets: Ints, units: Any) -> Iterator[UnitRecord
     for run_begin, run_end in itertools.pairwise(edges):
         at = run_begin
         while at < run_end:
+            # As many records as fit into one read, at least one.
             stop = int(np.searchsorted(ends[:run_end], physical[at] + READ_BYTES, side="right"))
             stop = min(max(stop, at + 1), run_end)
             base, path = logs[int(file_indexes[at])]
@@ -279,9 +294,11 @@ def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -
     first = int(physical[0])
     data = _pread(path, first - base, int(physical[-1] + size[-1]) - first)
     positions = physical - first  # ascending within a run
+    # A damaged unit may point outside of what was read.
     inside = (size >= HEAD.itemsize) & (positions + size <= len(data))
     raw = np.frombuffer(data, dtype=np.uint8)
     fits = inside.copy()
+    # All heads in one step, without a loop over records.
     heads = raw[positions[inside][:, None] + np.arange(HEAD.itemsize)].view(HEAD)[:, 0] if inside.any() else None
     if heads is not None:
         fits[inside] = (
@@ -290,5 +307,6 @@ def _checked(path: Path, base: int, offsets: Ints, physical: Ints, size: Ints) -
             & (heads["physical_offset"] == physical[inside])
             & (heads["queue_offset"] == offsets[inside])
         )
+    # Reported by the caller, which reads these records one by one.
     strange = list(zip(offsets[~fits].tolist(), (physical[~fits] - base).tolist(), size[~fits].tolist(), strict=True))
     return UnitRecords(str(path), base, Chunk(data, positions[fits], first - base), strange)

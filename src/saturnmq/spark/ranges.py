@@ -55,12 +55,14 @@ def named_queues(all_queues: Iterable[MessageQueue], positions: Positions, name:
     """Return the number that the JSON option gives each queue; it must name all queues and no others. Raises ConfigError."""
     numbers: dict[MessageQueue, int] = {}
     missing = []
+    # All problems are collected: one error names every queue.
     for queue in all_queues:
         number = positions.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)
         if number is None:
             missing.append(queue)
         else:
             numbers[queue] = number
+    # The option must name the topics' queues exactly, or a typing error would leave one out.
     named = {(t, b, q) for t, brokers in positions.items() for b, queues in brokers.items() for q in queues}
     foreign = named - {key_of(queue) for queue in numbers}
     if missing or foreign:
@@ -98,18 +100,23 @@ def split(
     at_least: minimum number of pieces. most_records: maximum messages per piece, 0 for no limit. most_bytes: maximum estimated
     bytes per piece, 0 for no limit; sizes: average record size in bytes by queue.
     """
+    # Empty ranges have no partition.
     whole = [r for r in ranges if r.end > r.begin]
     total = sum(r.end - r.begin for r in whole)
     pieces: list[QueueRange] = []
     for r in whole:
         length = r.end - r.begin
+        # In proportion to the length, rounded up.
         parts = max(1, -(-length * at_least // total) if total else 1)
         if most_records:
             parts = max(parts, -(-length // most_records))
         size = (sizes or {}).get((r.topic, r.broker, r.queue_id), 0.0)
         if most_bytes and size > 0:
+            # Rounded up, with at least one message for each piece.
             parts = max(parts, -(-length // max(1, int(most_bytes / size))))
+        # No piece is empty.
         parts = min(parts, length)
+        # From the total, so that the rounding does not add up.
         edges = [r.begin + length * n // parts for n in range(parts + 1)]
         pieces += [r._replace(begin=a, end=b) for a, b in itertools.pairwise(edges)]
     return pieces
@@ -140,11 +147,13 @@ def to_offset(
     begins: where the batch that ends here begins, for queues whose begin is not that of the previous offset. expression: the
     broker-side filter, "" for none. preceding: the record before each position.
     """
+    # The keys in sorted order, as equal positions must give equal text.
     offset: dict[str, object] = {"g": group} if group else {}
     if begins:
         offset["n"] = _table(begins)
     if preceding:
         offset["p"] = _table({key: list(record) for key, record in preceding.items()})
+    # The positions are always there, other fields only with content.
     offset["q"] = _table(positions)
     if expression:
         offset["s"] = expression
@@ -153,6 +162,7 @@ def to_offset(
 
 def _table(values: Mapping[Key, T]) -> dict[str, dict[str, dict[str, T]]]:
     table: dict[str, dict[str, dict[str, T]]] = {}
+    # The order of the keys is part of the text.
     for topic, broker, queue in sorted(values):
         table.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = values[(topic, broker, queue)]
     return table
@@ -179,6 +189,7 @@ def preceding_of(offset: Mapping[str, object]) -> dict[Key, Preceding]:
         return {
             key: Preceding(*pair)
             for key, pair in pairs.items()
+            # Written with the positions; a queue that was removed by hand has none.
             if str(key[2]) in positions.get(key[0], {}).get(key[1], {})
         }
 
@@ -193,9 +204,11 @@ def is_same_position(first: Mapping[str, object], second: Mapping[str, object]) 
 def _decoded(offset: Mapping[str, object], field: str, decode: Callable[[Any], T]) -> T:
     """Decode a table of an offset; only that of the positions, "q", must be there. Raises ConfigError."""
     try:
+        # True counts as 1 in Python.
         if not isinstance(offset, dict) or isinstance(offset.get("v"), bool) or offset.get("v") != VERSION:
             raise ValueError(f"it has no version {VERSION}")
         return decode(offset["q"] if field == "q" else offset.get(field, {}))
+    # Whatever a text from elsewhere does not have.
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version {VERSION}), field "
@@ -220,6 +233,7 @@ def _positions(table: Any) -> dict[Key, int]:
 
 def _check_int64(values: Iterable[Any]) -> None:
     for value in values:
+        # A bool is an int too: isinstance would not do.
         if type(value) is not int or not 0 <= value < 2**63:
             raise ValueError(f"{value!r:.40} is no offset, must be 0..2^63-1")
 
@@ -232,13 +246,16 @@ def limited(
     The limit is shared in proportion to backlog. weight: the cost of a message by queue, default 1; the average record size for
     a limit in bytes (STR-05).
     """
+    # Queues without new messages take no share.
     backlog = {key: latest[key] - start[key] for key in latest if latest[key] > start[key]}
+    # Never 0, which would divide by zero.
     heavy = {key: max((weight or {}).get(key, 1.0), 1e-9) for key in backlog}
     total = sum(behind * heavy[key] for key, behind in backlog.items())
     if total <= most:
         return dict(latest)
     reached = dict(start)
     for key, behind in backlog.items():
+        # At least one message each: no queue waits without end.
         reached[key] = start[key] + min(behind, max(1, int(behind * most / total)))
     return reached
 
@@ -269,8 +286,10 @@ class BatchAdmission:
         no_minimum: bool = False,
     ) -> dict[Key, int]:
         """Return the end of the next batch; `start` when it should wait for more messages."""
+        # The first call starts the delay.
         if self._last_ms is None:
             self._last_ms = now_ms
+        # Queues that `start` does not have begin at 0.
         waiting = sum(max(0, latest[key] - start.get(key, 0)) for key in latest)
         if (
             self._least
@@ -283,8 +302,10 @@ class BatchAdmission:
         if not unlimited:
             if self._most:
                 end = limited(start, end, self._most)
+            # On top of the limit in messages.
             if self._most_bytes:
                 end = limited(start, end, self._most_bytes, sizes)
+        # The delay runs from the last batch that had messages.
         if waiting:
             self._last_ms = now_ms
         return end

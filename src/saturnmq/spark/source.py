@@ -84,7 +84,9 @@ def wanted_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...
     """
     for item in schema.fields:
         if item.name not in COLUMNS:
+            # The hint names Kafka's column if it is one.
             raise ConfigError(f"schema: {unknown_name('column', item.name, COLUMNS, SOURCE_COLUMNS_OF_KAFKA)}")
+        # A column may have another type by option.
         expected = struct_type([options.form_of(item.name)]).fields[0].dataType
         if item.dataType != expected:
             raise ConfigError(
@@ -98,10 +100,12 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
+        # Only with mapArrow, whose function makes the columns.
         self._schema = None
         if options.map_arrow is None:
             self._columns = wanted_columns(schema, options)
         else:
+            # Imported here: planners without mapArrow do not need it.
             from pyspark.sql.pandas.types import to_arrow_schema
 
             self._columns = options.columns
@@ -111,6 +115,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return one task per range; a single empty task when there is nothing to read."""
         options = self._options
+        # Spark starts a planner process per query: modules are imported where they are needed.
         if options.mode == "files":
             from saturnmq.spark.files import plan_files
 
@@ -131,6 +136,7 @@ class BatchReader(DataSourceReader):
         freeze_imports("files")
         packing.say_decoder()
         piece = getattr(partition, "piece", None)
+        # The empty task.
         return read_files(self._options, self._columns, piece) if piece else iter(())
 
 
@@ -141,6 +147,7 @@ class RocketMQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        # Text as Spark gives it: the readers parse it for their kind of query.
         self._raw_options = options
 
     @classmethod
@@ -153,6 +160,7 @@ class RocketMQDataSource(DataSource):
     @brief
     def schema(self) -> StructType:
         """Return the default columns, or those of option `columns`. Invalid options fail here, at planning time."""
+        # None: Spark asks before it is known whether the query streams.
         return struct_type(self._options(None).columns)
 
     @brief

@@ -108,6 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 positions = self._queries.initial()
             except (ConfigError, DataLossError) as error:
+                # Other errors do not pass while Spark asks again.
                 if not isinstance(error.__cause__, RouteNotFound | None):
                     raise
                 self._initial_error = error
@@ -121,6 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @brief
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end offsets of this run (STR-07)."""
+        # The ends of this moment, not of the last poll.
         self._snapshot_cache = None
         self._run_ends = {key: queue_bounds.high for key, queue_bounds in self._snapshot().bounds.items()}
 
@@ -130,12 +132,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLossError for queues that were deleted or created again since `start` was reached.
         """
+        # Compared by identity: any newer snapshot is looked at.
         if self._idle_poll is not None and self._idle_poll[0] is self._snapshot() and self._idle_poll[1] == start:
             return start  # Spark polls an idle query every 10 ms
         ranges.from_offset(start)
         self._warn_changed_filter(start)
+        # Now the offset is needed.
         if self._initial_error is not None and start == self._initial:
             raise self._initial_error
+        # One snapshot for the first attempt, so that a poll asks the brokers once.
         unused = [self._snapshot()]  # a starting query without any answer fails at once
         return self._retry_while_away(lambda: self._next_offset(start, unused.pop() if unused else self._snapshot()))
 
@@ -152,9 +157,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         # a batch that is run again has the rows that it was planned with, whatever start Spark passes (STR-16)
+        # A queue that the previous offset does not have begins where the end says, or at 0.
         range_begins = {key: recorded_begins.get(key, begin.get(key, 0)) for key in reached}
         if self._initial_error is not None and start == self._initial and range_begins.keys() - recorded_begins.keys():
             raise self._initial_error
+        # A position may also go back: that is a loss, reported below.
         range_ends = {key: last for key, last in reached.items() if last != range_begins[key]}
         if not range_ends:
             return []
@@ -183,6 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         An idle Spark polls every 10 ms (STR-09). While a broker does not answer, the cached state is kept, so that the query
         waits for it, and the time to the next poll doubles up to BACKOFF_S.
         """
+        # Monotonic: the clock of the machine may be set.
         now, interval_s = time.monotonic(), self._options.refresh_ms / 1000
         if self._failed_polls:
             interval_s = max(
@@ -193,6 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._snapshot_cache = (now, self._queries.snapshot())
                 self._failed_polls = 0
             except SaturnError as error:
+                # Without any snapshot there is nothing to go on with.
                 if self._snapshot_cache is None or not _is_transient(error):
                     raise
                 self._failed_polls += 1
@@ -214,6 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return work()
             except SaturnError as error:
+                # A refusal does not pass by waiting.
                 if not _is_transient(error) or time.monotonic() > deadline:
                     raise
                 logger.warning("waiting for brokers error=%s", error)
@@ -235,19 +245,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         draft = OffsetDraft(ranges.from_offset(start), ranges.preceding_of(start), dict(snapshot.bounds))
         checkpointed = frozenset(draft.begin)
+        # A queue that has messages again exists again.
         self._deleted_queues = {key for key in self._deleted_queues if not draft.bounds.get(key, Bounds(0, 0)).high}
         for key in self._deleted_queues - checkpointed:
+            # Not read as a new queue: its loss is recorded, and it is empty.
             draft.bounds.pop(key, None)
         self._reconcile_queues(draft, snapshot, start)
         verify_all = not self._is_checkpoint_verified
+        # In the first call of a process: while it did not run, topics may have been made again.
         if verify_all:
             self._verify_records(draft, draft.preceding, start)
         reached = self._batch_end(draft, checkpointed, snapshot)
+        # Later only where the batch moves on: one read for each queue that has messages.
         if not verify_all and self._verify_records(draft, [k for k in reached if reached[k] != draft.begin[k]], start):
+            # The begins have changed.
             reached = self._batch_end(draft, checkpointed, snapshot)
         is_idle = reached == draft.begin and all(reached.get(k, 0) >= b.high for k, b in draft.bounds.items())
         is_first = start == self._initial
+        # Spark compares text: fields that differ without a move would start an empty batch.
         is_same = ranges.is_same_position(start, ranges.to_offset(reached, options.group)) and not draft.has_loss
+        # The end of the first batch must record where it began.
         if not is_same or (is_first and self._initial_offset_moves):
             recorded_begins = draft.begin if is_first else draft.recorded_begins
             preceding = self._preceding_records(draft, reached)
@@ -256,6 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             start = self._newest_offset
             is_idle = False
+        # A run that ends anyway needs no shortcut.
         self._idle_poll = (snapshot, start) if is_idle and self._run_ends is None else None
         self._is_checkpoint_verified = True  # not earlier: an error above would forget what was compared
         self._last_ends = {key: queue_bounds.high for key, queue_bounds in draft.bounds.items()}
@@ -280,8 +298,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Deleted queues are removed from the draft, so that the loss is recorded once and a new topic of that name is read whole.
         """
         begin, bounds = draft.begin, draft.bounds
+        # Queues that the options leave out keep their position and are not asked for.
         absent = [key for key in begin if key not in bounds and selects(self._options, key)]
+        # The log ends before the position: lost, or a slave has answered.
         behind = {key: bounds[key].low for key in begin if key in bounds and bounds[key].high < begin[key]}
+        # Any offset serves a queue that may be absent.
         states = self._states_of_suspects(snapshot, dict.fromkeys(absent, 0) | behind)
         deleted = {key: state for key, state in states.items() if state.deleted}
         self._report_losses(
@@ -291,6 +312,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 DataLoss(
                     *key,
                     begin[key],
+                    # The messages up to the last end that was seen are lost.
                     max(begin[key], self._last_ends.get(key, 0)),
                     f"the queue was deleted: {state.reason}",
                 )
@@ -298,6 +320,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ],
         )
         for key in deleted:
+            # The new offset must not have the queue any more.
             draft.has_loss = True
             del begin[key]
             draft.preceding.pop(key, None)
@@ -306,6 +329,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         truncated = {}
         for key in behind.keys() - deleted.keys():
             queue_bounds = states[key].bounds
+            # Unknown: the queue keeps its position until its master answers.
             if queue_bounds is None:
                 del bounds[key]
             elif queue_bounds.high < begin[key]:
@@ -316,6 +340,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._resume_after_loss(draft, truncated, start)
         away_reasons = {key: states[key].reason or NO_ROUTE for key in begin if key not in bounds and key in states}
         self._warn_missing(frozenset(key for key in begin if key not in bounds))
+        # A run of AvailableNow must end, and a query without any answer has nothing to wait with.
         if away_reasons and (self._run_ends is not None or not (bounds or self._last_ends)):
             raise self._away_error(away_reasons)
         topics = {topic for topic, _, _ in begin}
@@ -327,6 +352,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not offsets:
             return {}
         if (
+            # Asked once per snapshot, however often Spark polls.
             self._suspect_states is None
             or self._suspect_states[0] is not snapshot
             or self._suspect_states[1].keys() != offsets.keys()
@@ -342,6 +368,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = {}
         for key in keys:
             queue_bounds = draft.bounds.get(key) if key in draft.preceding else None
+            # Only a record that the queue still has can be compared.
             if queue_bounds is not None and queue_bounds.low < draft.begin[key] <= queue_bounds.high:
                 offsets[key] = draft.begin[key] - 1
         reasons = {}
@@ -364,6 +391,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Replaces the bounds of these queues by those of the masters. Raises BrokerNotExist while a master does not answer.
         """
         records = self._queries.records(offsets) if offsets else {}
+        # Few: only for these are the masters asked.
         suspects = {key: offsets[key] for key, record in records.items() if differs(key, record)}
         states = self._queries.states(suspects) if suspects else {}
         away_reasons = {}
@@ -380,10 +408,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Record losses; resume at the first message stored after the checkpoint's, or at the first if that time is unknown."""
         if not reasons:
             return
+        # Without the time of the last record the queue is read from its beginning.
         stored_times = {key: draft.preceding[key].stored_ms for key in reasons if key in draft.preceding}
         resume_offsets = {key: draft.bounds[key].low for key in reasons} | self._queries.stored_after(
             stored_times, draft.bounds
         )
+        # The clock of a new broker may be behind: the position in the log decides then.
         oldest = {key: draft.bounds[key].low for key in stored_times if draft.bounds[key].low < resume_offsets[key]}
         for key, record in self._queries.records(oldest).items() if oldest else ():
             if record.physical > draft.preceding[key].physical:  # appended later, whatever the broker's clock said
@@ -395,10 +425,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint goes on at offset {offset}, the queue has {queue_bounds.low}..{queue_bounds.high}; {reason}; "
                 f"skipping the loss reads from offset {resume_offsets[key]}"
             )
+            # The end of the loss is known only if this process has seen it.
             losses.append(DataLoss(*key, offset, max(offset, self._last_ends.get(key, 0)), text))
         self._report_losses("offsets", start, losses)
         for key, offset in resume_offsets.items():
             draft.begin[key] = draft.recorded_begins[key] = offset
+            # Of the old topic.
             draft.preceding.pop(key, None)
             draft.has_loss = True
 
@@ -415,7 +447,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin[key] = queue_bounds.low
                 if queue_bounds.low:  # 0 is the default, so that hardly any offset has the field
                     draft.recorded_begins[key] = queue_bounds.low
+            # A queue may have become shorter since the run began.
             high = queue_bounds.high if self._run_ends is None else min(self._run_ends[key], queue_bounds.high)
+            # Never back: a queue that seems shorter was checked before.
             latest[key] = max(high, begin[key])
         return self._admission.reach(
             begin, latest, time.monotonic() * 1000, snapshot.sizes, no_minimum=self._run_ends is not None
@@ -423,10 +457,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _preceding_records(self, draft: OffsetDraft, reached: Mapping[Key, int]) -> dict[Key, Preceding]:
         """Return the records before the end positions; only those of queues that moved or have none yet are read."""
+        # Known already: an idle queue costs no read.
         unmoved = {key: record for key, record in draft.preceding.items() if reached.get(key) == draft.begin[key]}
         offsets = {}
         for key, end in reached.items():
             queue_bounds = draft.bounds.get(key)
+            # An empty queue has no record before its end.
             if key not in unmoved and queue_bounds is not None and queue_bounds.low < end <= queue_bounds.high:
                 offsets[key] = end - 1
         return unmoved | (self._queries.records(offsets) if offsets else {})
@@ -438,6 +474,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> tuple[list[ranges.QueueRange], list[DataLoss], dict[Key, float]]:
         """Return the ranges of a batch that brokers still have, its losses, and record sizes."""
         bounds, deleted, sizes = self._current_bounds(range_begins, range_ends)
+        # A batch that this process has just planned needs no second comparison.
         recreated = (
             self._recreated_queues(range_begins, range_ends, end, bounds) if end != self._newest_offset else set()
         )
@@ -445,12 +482,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, last in sorted(range_ends.items()):
             first = range_begins[key]
             if last < first:
+                # Written by an earlier version, or by hand.
                 losses.append(DataLoss(*key, last, first, f"the next offset went back from {first} to {last}"))
             elif key in deleted:
                 losses.append(DataLoss(*key, first, last, f"the queue was deleted: {deleted[key]}"))
             elif key in recreated:
                 losses.append(DataLoss(*key, first, last, f"the topic was created again, the queue has {bounds[key]}"))
             else:
+                # Clamped to the queue, and to the batch.
                 available_begin = min(max(first, bounds[key].low), last)
                 available_end = max(min(last, bounds[key].high), first)
                 if first < available_begin:
@@ -470,6 +509,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         that is needed does not answer.
         """
         snapshot = self._queries.snapshot()
+        # Newer than what the poll would use.
         self._snapshot_cache = (time.monotonic(), snapshot)
         bounds = dict(snapshot.bounds)
         suspects = {key: bounds[key].low if key in bounds else 0 for key, last in range_ends.items()
@@ -477,6 +517,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._queries.states(suspects) if suspects else {}
         away_reasons = {}
         for key, state in states.items():
+            # A queue without a route is absent from the bounds, although its master answers.
             if state.bounds is not None and (key in bounds or not selects(self._options, key)):
                 bounds[key] = state.bounds
             elif not state.deleted:
@@ -502,12 +543,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = {}
         for key in preceding:
             low, high = bounds[key]
+            # The last record of the batch if it is there.
             offset = range_ends[key] - 1 if high >= range_ends[key] else max(low, range_begins[key])
             if low <= offset < high:
                 offsets[key] = offset
 
         def differs(key: Key, record: Preceding) -> bool:
             is_last = offsets[key] == range_ends[key] - 1
+            # The first record of a new topic is newer than all of the old one.
             return record != preceding[key] if is_last else record.stored_ms > preceding[key].stored_ms
 
         return set(self._differing_records(offsets, bounds, differs))
@@ -517,6 +560,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report_losses(self, subject: str, offset: dict[str, Any], losses: Sequence[DataLoss]) -> None:
         """Raise DataLossError, or with failOnDataLoss=false record each loss once for the offset. subject: what is computed."""
         if losses and self._options.fail_on_data_loss:
+            # One is described in full, the others are named.
             other_losses = {(loss.topic, loss.broker, loss.queue_id): loss for loss in losses[1:]}
             raise DataLossError(
                 str(losses[0]) + (f"; the same for {ranges.listed(other_losses)}" if other_losses else "")
@@ -526,6 +570,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             recorded = self._recorded_losses[subject] = (offset, set())
         for loss in losses:
             position = ((loss.topic, loss.broker, loss.queue_id), loss.begin)
+            # Spark computes an offset again and again: each loss is recorded once.
             if position not in recorded[1]:
                 met_loss(self._options, loss, f"{subject} {json.dumps(offset, sort_keys=True)}")
                 recorded[1].add(position)
@@ -555,6 +600,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _is_transient(error: SaturnError) -> bool:
     """Whether a broker or name server is away or has just come back, when a topic briefly has no route."""
+    # Retried by producers, but a reader would wait for nothing.
     if error.code == ResponseCode.NO_PERMISSION:
         return False
     return error.retryable or (isinstance(error, ConfigError) and isinstance(error.__cause__, SaturnError))

@@ -79,6 +79,7 @@ class TopicReads:
             tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
         )
         frame = self._loaded(self._spark.read, options)
+        # Evaluated by Spark, on top of what the source leaves out.
         return frame if condition is None else frame.where(condition)
 
     def stream(
@@ -129,17 +130,21 @@ class TopicReads:
         options = self._with(
             tags=tags, sql=sql, keys=keys, uniq_keys=uniq_keys, queues=queues, since=since, until=until
         )
+        # The text of a view is readable in the session.
         if secrets := [option for option in options if option.lower() in _SECRETS]:
             raise ConfigError(
                 f"view {name!r}: options {', '.join(secrets)} would be readable in the view's text; set SATURNMQ_ACCESS_KEY "
                 "and SATURNMQ_SECRET_KEY, or give option keyFile"
             )
         frame = self._loaded(self._spark.read, options)
+        # The table must have the schema that the options give.
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields)
         if condition is not None:
             _ = frame.where(condition).schema  # text that is more than a condition, or no valid one, fails here
+        # The same options share a table; other options need another one.
         digest = hashlib.sha256(json.dumps([columns, sorted(options.items())]).encode()).hexdigest()
         table = VIEW_TABLES + digest[:16]
+        # Without options, which the view adds in each query.
         self._spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING {FORMAT}")
         assigned = ", ".join(f"{_quoted(option)} = {_literal(value)}" for option, value in sorted(options.items()))
         where = "" if condition is None else f" WHERE (\n{condition}\n)"  # it may end with a comment
@@ -154,6 +159,7 @@ class TopicReads:
         except Exception as error:  # the class differs between classic sessions and Connect
             if "DATA_SOURCE_NOT_FOUND" not in str(error):
                 raise
+        # Outside of `except`, without Spark's long trace.
         raise ConfigError(
             f"topic {options['topic']!r}: this session does not have format {FORMAT}: Spark found no source of this name; "
             "call saturnmq.spark.register(spark) first"
@@ -163,6 +169,7 @@ class TopicReads:
         """Return the options of a load with these arguments of `where`. Raises ConfigError for one that the topic has already."""
         filters = _narrowing(**arguments)
         present = {option.lower(): option for option in self._options}
+        # A narrowing option replaces none that is given, whatever its case.
         for option in filters:
             if option.lower() in present:
                 raise ConfigError(f"option {present[option.lower()]} was given to topic() already")
@@ -171,6 +178,7 @@ class TopicReads:
 
 def reads_of(spark: SparkSession, name: str, name_server: str | None, options: Mapping[str, Any]) -> TopicReads:
     """Return the reads of a topic. name_server: by default that of the session, else of the environment."""
+    # None counts as not given.
     settled = {option: _text(value) for option, value in options.items() if value is not None}
     if any(option.lower() == "topic" for option in settled):
         raise ConfigError(
@@ -184,6 +192,7 @@ def reads_of(spark: SparkSession, name: str, name_server: str | None, options: M
 
 def _narrowing(**arguments: Any) -> dict[str, str]:
     """Convert arguments of `where` to options. Raises ConfigError for an empty list: whether it means all or none is unclear."""
+    # None means no restriction.
     set_arguments = {name: value for name, value in arguments.items() if value is not None}
     options = {}
     for name, value in set_arguments.items():
@@ -195,6 +204,7 @@ def _narrowing(**arguments: Any) -> dict[str, str]:
                 raise ConfigError(f"sql={value!r} is {type(value).__name__}, must be text, such as \"region = 'EU'\"")
             options["sql"] = value
             continue
+        # A single value is a list of one.
         items = [value] if isinstance(value, (str, int)) else list(value)
         if not items:
             raise ConfigError(f"{name} is an empty list; leave the argument out to read all messages")
