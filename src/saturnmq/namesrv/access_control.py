@@ -43,6 +43,7 @@ class NameServerAccounts:
             trace_bytes_per_second=0,
             clock_ms=clock_ms,
         )
+        # The validator's own methods: nothing is added to them.
         self.load = self._validator.load
         self.reload = self._validator.reload
 

@@ -65,10 +65,13 @@ class AnswerCache:
         body = self._cached().get(key)
         if body is not None:
             return respond(body)
+        # Others wait already: this one takes its turn behind them.
         if key in self._runs:
             return self._in_turn(peer, key, encode, respond)
+        # Before the first step, which runs at once.
         begun = self._changes()
         value = self.slices.run(self._computed(key, encode))
+        # A short one is done in its first slice.
         if not isinstance(value, Coroutine):
             return respond(value)
         self._started(key, value, begun)
@@ -94,6 +97,7 @@ class AnswerCache:
 
     def _cached(self) -> dict[Hashable, bytes]:
         """The bodies of the table as it is."""
+        # Only as a whole: entries of one state of the table belong together.
         if self._cached_at != self._changes() or self._bytes > CACHED_BYTES_MAX or len(self._bodies) > CACHED_MAX:
             self._bodies.clear()
             self._bytes = 0
@@ -103,6 +107,7 @@ class AnswerCache:
     def _computed(self, key: Hashable, encode: Encode) -> Steps[bytes | None]:
         begun = self._changes()
         body = yield from encode()
+        # A table that changed meanwhile makes the body too old for the cache; who asked before gets it all the same.
         if body is not None and begun == self._changes():
             self._cached()[key] = body
             self._bytes += len(body)
@@ -110,26 +115,31 @@ class AnswerCache:
 
     async def _in_turn(self, peer: AnswerReader, key: Hashable, encode: Encode, respond: Respond) -> Command:
         """The answer, once the peer has read those that it asked for before."""
+        # One lock for each connection: its answers go out one by one.
         async with self._turns.setdefault(peer, asyncio.Lock()):
             await peer.drain()
             return respond(await self._shared(key, encode))
 
     async def _shared(self, key: Hashable, encode: Encode) -> bytes | None:
         """The cached body, or that of a computation which began with the table as it is, or later."""
+        # Again: it may have been cached while this one waited.
         body = self._cached().get(key)
         if body is not None:
             return body
         run = self._runs.get(key)
         if run is None:
             run = self._started(key, self.slices.result(self._computed(key, encode)), self._changes())
+        # Begun with an older table: what has been asked since must see the newer one. None has not begun yet.
         elif run.changes not in (None, self._changes()):
             run = self._started(key, self._next(key, encode, run), None)
+        # A connection that closes must not end the computation that others await.
         return await asyncio.shield(run.task)
 
     def _started(self, key: Hashable, work: Coroutine[Any, Any, bytes | None], changes: int | None) -> _Run:
         run = self._runs[key] = _Run(asyncio.get_running_loop().create_task(work), changes)
 
         def ended(task: asyncio.Future[bytes | None]) -> None:
+            # A next one may have replaced it.
             if self._runs.get(key) is run:
                 del self._runs[key]
             if not task.cancelled():
@@ -139,6 +149,7 @@ class AnswerCache:
         return run
 
     async def _next(self, key: Hashable, encode: Encode, previous: _Run) -> bytes | None:
+        # Not gather: an error of the previous one is not this one's.
         await asyncio.wait([previous.task])
         self._runs[key].changes = self._changes()  # this one: no other is added before it begins
         return await self.slices.result(self._computed(key, encode))

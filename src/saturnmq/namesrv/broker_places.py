@@ -53,23 +53,29 @@ class BrokerPlaces:
         broker_place = registration.broker_name, registration.broker_id
         senior = self._seniors.get(broker_place)
         live = self._routes.live.get(senior.address) if senior is not None else None
+        # No broker defends the place.
         if senior is None or (live is None and now_ms - senior.seen_ms > KEPT_MS):
             self._take(broker_place, registration.address, host, now_ms)
             return None
         if senior.address == registration.address:
             senior.seen_ms = now_ms
+            # Only from the host of its address: another host may claim the address of a senior.
             if host == host_of_address(senior.address):
                 senior.host = host
             self._note_loser(senior, broker_place, host, host_of)
             return None
+        # The senior comes first, and then the broker that has the place now.
         rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(broker_place)
+        # Free, or its own.
         if rival in ("", registration.address) or not self._is_live(rival, host_of, now_ms):
             return None
         live, live_host = self._routes.live[rival], host_of(rival)
+        # The same host is free to replace its broker, as after a restart with another port.
         if (live.name, live.number) != broker_place or live_host == host:
             if rival == senior.address:
                 self._take(broker_place, registration.address, host, now_ms)
             return None
+        # A failover within the broker name, but not once more for a host that took the place before.
         if host not in senior.losers and host in self._hosts(registration.broker_name, host_of):
             return None
         return f"broker {broker_place[1]} of {broker_place[0]} is {rival}, registered from {live_host} and live"
@@ -90,11 +96,13 @@ class BrokerPlaces:
 
         Another host, which registered the address while the broker was not connected, does not end its seniority.
         """
+        # Entries are removed.
         for broker_place, senior in list(self._seniors.items()):
             if senior.address == address and host in (None, senior.host):
                 del self._seniors[broker_place]
 
     def _take(self, broker_place: tuple[str, int], address: str, host: str, now_ms: int) -> None:
+        # Pruned at most once a second, as it walks all of them.
         if broker_place not in self._seniors and len(self._seniors) >= _SENIORS_MAX:
             if now_ms - self._pruned_ms < _PRUNE_MS:
                 return  # its next registration is recorded
@@ -108,6 +116,7 @@ class BrokerPlaces:
     def _note_loser(self, senior: _Senior, broker_place: tuple[str, int], host: str, host_of: HostOf) -> None:
         """The senior registers again: remember the host whose broker has its place now."""
         holder, live = self._holder(broker_place), self._routes.live.get(senior.address)
+        # It has its place already, or is registered elsewhere now.
         if holder in ("", senior.address) or live is None or (live.name, live.number) != broker_place:
             return
         loser = host_of(holder)
@@ -121,6 +130,7 @@ class BrokerPlaces:
 
     def _is_live(self, address: str, host_of: HostOf, now_ms: int) -> bool:
         live = self._routes.live.get(address)
+        # A connection that is open but silent does not defend a place.
         return live is not None and host_of(address) is not None and now_ms - live.updated_ms <= SILENT_MS
 
     def _hosts(self, name: str, host_of: HostOf) -> set[str | None]:

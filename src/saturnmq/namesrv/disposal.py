@@ -42,6 +42,7 @@ class Disposal:
     async def _run(self) -> None:
         try:
             while self._tables:
+                # Without a name here: the last reference ends with the generator.
                 await finish(_emptied(self._tables.popleft()))
         finally:
             self._task = None

@@ -82,6 +82,7 @@ class KVConfig:
 
     def _latest(self, namespace: str, key: str) -> str | None:
         at = (namespace, key)
+        # A deletion that waits is None, not the old value.
         return self._changed[at] if at in self._changed else self.get(namespace, key)
 
     def _note(self, change: KVChange) -> None:
@@ -106,12 +107,14 @@ class KVConfig:
     async def settle(self) -> None:
         """Wait for the changes made so far; their failure is reported to their callers only."""
         if self._writer is not None:
+            # The task, with all that was added meanwhile.
             await asyncio.gather(self._writer, return_exceptions=True)
 
     async def _change(self, namespace: str, key: str, value: str | None) -> None:
         change = KVChange(namespace, key, value, asyncio.get_running_loop().create_future())
         self._note(change)
         self._waiting.append(change)
+        # A running one takes the change with its next batch.
         if self._writer is None:
             self._writer = supervised(self._write(), "KV configuration")
         await change.persisted
@@ -122,13 +125,17 @@ class KVConfig:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 try:
+                    # The disk may take long.
                     table = await loop.run_in_executor(None, self._save, batch)
                 except Exception as error:
+                    # As if the batch had never been.
                     self._recount()
                     for change in batch:
+                        # The caller may have been cancelled.
                         if not change.persisted.done():
                             change.persisted.set_exception(error)
                     continue
+                # Replaced as a whole: readers see the state before or after.
                 self.table = table
                 self._recount()
                 for change in batch:
@@ -139,6 +146,7 @@ class KVConfig:
 
     def _save(self, batch: list[KVChange]) -> Table:
         """Write the table with these changes, and return it. In a thread: the table that readers see does not change meanwhile."""
+        # A copy of two levels: readers go on with the old one.
         table = {namespace: dict(entries) for namespace, entries in self.table.items()}
         for change in batch:
             if change.value is not None:

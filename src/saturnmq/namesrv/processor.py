@@ -115,6 +115,7 @@ def register_broker(ctx: Context, connection: Peer, request: Command, header: h.
     their order.
     """
     topics_max = min(ctx.settings.topics_max, TOPICS_PER_NAME_MAX)
+    # Behind a large one of the same connection: its requests keep their order.
     if is_large(request, header) or ctx.is_registering(connection):
         return ctx.later(connection, request, lambda: _register_large(ctx, connection, request, header, topics_max))
     registration, topics = parse(request, header, topics_max)
@@ -126,11 +127,15 @@ async def _register_large(
 ) -> Command:
     if connection.closed:  # its end has been handled: nothing would ever remove the broker
         return _connection_closed(request)
+    # Parsing holds up no other request.
     registration, topics = await ctx.in_thread(lambda: parse(request, header, topics_max))
+    # Another registration may change the table between the steps.
     for _ in range(_MERGES_MAX):
         merged = await finish(ctx.routes.merge(registration)) if ctx.routes.takes_topics(registration) else None
+        # Checked after each wait.
         if connection.closed:
             return _connection_closed(request)
+        # No wait from here to the change of the table.
         if merged is None or ctx.routes.is_fresh(registration, merged):
             return _register(ctx, connection, request, registration, topics, merged)
     text = f"the topics of {registration.broker_name} are being changed by another registration; try again"
@@ -149,6 +154,7 @@ def _register(
     topics: RegisteredTopics,
     merged: Merged | None = None,
 ) -> Command:
+    # All checks come before the first change.
     _check_owner(ctx, connection, request, registration)
     host = network_of(host_of(connection.remote_address))
     _check_limits(ctx, connection, registration, host, merged)
@@ -163,6 +169,7 @@ def _register(
     ext = h.RegisterBrokerResponse(
         ha_server_addr=result.ha_address or None, master_addr=result.master_address or None
     ).to_ext()
+    # Brokers read from it which topics are ordered.
     return request.reply(ext=ext, body=ctx.kv.encoded(ORDER_TOPIC_NAMESPACE))
 
 
@@ -170,6 +177,7 @@ def _owner(ctx: Context, address: str) -> Peer | None:
     """The open connection over which a broker address is registered, if there is one."""
     live = ctx.routes.live.get(address)
     owner = cast("Peer", live.connection) if live is not None else None
+    # A connection that is closed defends nothing, though its end is not handled yet.
     return owner if owner is not None and not owner.closed else None
 
 
@@ -184,6 +192,7 @@ def _check_owner(ctx: Context, connection: Peer, request: Command, registration:
         return
     peer = connection.remote_address
     if host_of(peer) == host_of(registration.address) != host_of(owner.remote_address):
+        # The former owner may not keep the address, which is not its own.
         ctx.routes.unregister(registration.address)
         ctx.removed([registration.address], peer, f"the host of the address registers it, not {owner.remote_address}")
         return
@@ -231,15 +240,18 @@ def _check_limits(ctx: Context, connection: Peer, registration: Registration, ho
         ("clusters", routes.cluster_shares, registration.cluster in routes.clusters),
         ("brokers", routes.broker_shares, registration.address in routes.live),
     ):
+        # Renewals pass even if the limit is lower now.
         if not is_registered and shares.exceeded(host, 1, limit):
             text = f"brokersMax={limit}: {shares.total} {kind} are registered, {shares.used(host)} of them from {host}, which "
             _reject(ctx, connection, text + "may add no more")
     name = registration.broker_name
     if not routes.is_in(name, registration.cluster) and routes.clusters_of(name) >= CLUSTERS_PER_NAME_MAX:
         _reject(ctx, connection, f"a broker name is in at most {CLUSTERS_PER_NAME_MAX} clusters")
+    # Topics that are not taken count nothing.
     if not routes.takes_topics(registration):
         return
     after, growth, charged = routes.growth(registration, host, merged)
+    # A registration that shrinks passes.
     if growth > 0 and after > TOPICS_PER_NAME_MAX:
         _reject(ctx, connection, f"a broker name has at most {TOPICS_PER_NAME_MAX} topics, this one would have {after}")
     shares, limit = routes.topic_shares, ctx.settings.topics_max
@@ -258,6 +270,7 @@ def unregister_broker(ctx: Context, connection: Peer, request: Command, header: 
     peer, owner = connection.remote_address, _owner(ctx, header.broker_addr)
     if owner is not None and host_of(owner.remote_address) != host_of(peer) and not ctx.administration.allows(peer):
         _refuse(ctx, connection, request, f"{header.broker_addr} is registered from {owner.remote_address} and live")
+    # An unknown address is not an error, as in Apache's NameServer.
     if header.broker_addr in ctx.routes.live:
         ctx.routes.unregister(header.broker_addr)
         ctx.broker_places.note_unregistered(
@@ -273,6 +286,7 @@ def query_data_version(ctx: Context, connection: Peer, request: Command, header:
     Over a connection other than the open one of that broker: "changed", so that a broker that reconnected registers (SEC-17).
     """
     if _owner(ctx, header.broker_addr) not in (None, connection):
+        # The broker registers, and that decides.
         return request.reply(ext=h.QueryDataVersionResponse(changed=True).to_ext())
     broker_version = DataVersion.decode(request.body) if request.body else DataVersion(0, 0)
     ctx.broker_places.note_live(header.broker_addr, ctx.now_ms())
@@ -289,6 +303,7 @@ def get_route(ctx: Context, connection: Peer, request: Command, header: h.GetRou
     """GET_ROUTEINFO_BY_TOPIC, 105 (NS-20..NS-22)."""
     topic = header.topic
 
+    # Runs only if the answer is not cached.
     def encode() -> Steps[bytes | None]:
         route = ctx.routes.route(topic)
         if route is None:
@@ -320,12 +335,14 @@ async def put_kv(ctx: Context, connection: Peer, request: Command, header: h.Put
         raise response_error(ResponseCode.SYSTEM_ERROR, f"a namespace or key has more than {NAME_CHARS_MAX} characters")
     limit = ctx.settings.kv_entries_max
     entries, size = ctx.kv.size_with(header.namespace, header.key, header.value)
+    # A change of an existing key passes.
     if entries > limit and ctx.kv.get(header.namespace, header.key) is None:
         raise response_error(ResponseCode.SYSTEM_BUSY, f"kvEntriesMax={limit} entries exist, new keys are rejected")
     if size > BYTES_MAX:
         text = f"the KV configuration would have {size} bytes, at most {BYTES_MAX} are allowed: delete keys first"
         raise response_error(ResponseCode.SYSTEM_BUSY, text)
     await ctx.kv.put(header.namespace, header.key, header.value)
+    # Answers about routes contain the order configuration.
     ctx.routes.changes += 1
     return request.reply()
 
@@ -359,6 +376,7 @@ def cluster_info(ctx: Context, connection: Peer, request: Command, header: objec
     """GET_BROKER_CLUSTER_INFO, 106."""
 
     def listing() -> Steps[ClusterInfo]:
+        # A generator of one step.
         yield
         return ctx.routes.cluster_info()
 
@@ -502,6 +520,7 @@ def process(ctx: Context, connection: Peer, request: Command) -> Answer:
     if route is None:
         return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
     account = None
+    # Open codes are not checked: clients do not sign.
     if ctx.accounts is not None and (route.administrative or route.of_brokers):
         account = _authenticated(ctx, ctx.accounts, connection, request)
     if route.administrative:

@@ -51,6 +51,7 @@ def is_large(request: Command, header: h.RegisterBroker) -> bool:
     if len(body) > _LARGE_BYTES or not header.compressed:
         return len(body) > _LARGE_BYTES
     try:
+        # Never more than the limit, whatever the body claims.
         return len(zlib.decompressobj().decompress(body, _LARGE_BYTES)) == _LARGE_BYTES
     except zlib.error:
         return False  # `parse` reports it
@@ -73,6 +74,7 @@ class RegisteredTopics:
         if self._is_usable(name, config):
             self.queues[name] = pack(config)
             return
+        # Counted, not refused: the other topics of the broker must have a route.
         self.ignored += 1
         self.first = self.first or name
 
@@ -88,6 +90,7 @@ class RegisteredTopics:
             return False
         if LEGAL_NAME.fullmatch(name) is not None:
             return True
+        # A broker's own topic may have dots.
         return name in self._own_names and _HOST_NAME.fullmatch(name) is not None
 
 
@@ -97,6 +100,7 @@ def parse(request: Command, header: h.RegisterBroker, topics_max: int) -> tuple[
     Raises BodyError, ResponseError for a wrong checksum, more than topics_max topics, or filter servers out of range.
     """
     body = request.body or b""
+    # As Java computes it; 0 means that there is none.
     if header.body_crc32 and header.body_crc32 != crc32(body) & 0x7FFFFFFF:
         raise response_error(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     topics = RegisteredTopics((header.broker_name, header.cluster_name))
@@ -125,9 +129,11 @@ def _read(
     body = request.body or b""
     if not body:
         return DataVersion(0, 0), None
+    # Older brokers send the table alone.
     new = request.version >= VERSION_REGISTER_BODY
     if new and header.compressed:
         return read_compressed_registration(body, take, topics_max=topics_max)
+    # A cheap upper bound, before anything is parsed.
     objects = body.count(b"{")
     if objects > topics_max + _NO_TOPIC_OBJECTS:
         raise response_error(
@@ -153,6 +159,7 @@ def _read_topics(body: bytes, take: Callable[[str, TopicConfig], None]) -> bytes
         text = body.decode()
     except UnicodeDecodeError as error:
         raise BodyError(f"registration of {len(body)} bytes is not UTF-8: {error}") from error
+    # Near the beginning: the search must not walk 16 MiB.
     begin = _TABLE.search(text, 0, _LARGE_BYTES + len(_TABLE.pattern))
     if begin is None:
         raise BodyError(f"registration of {len(body)} bytes has no topicConfigTable")
@@ -162,6 +169,7 @@ def _read_topics(body: bytes, take: Callable[[str, TopicConfig], None]) -> bytes
         if member is None:
             raise BodyError(f"registration has no topic at character {at}: {text[at : at + 40]!r}")
         try:
+            # Of a bounded part of the text: a copy of all that follows would take quadratic time.
             value, used = _DECODER.raw_decode(text[member.end() : member.end() + _TOPIC_CHARS_MAX])
         except (ValueError, RecursionError) as error:
             raise BodyError(f"topic {member[1][:80]!r} of a registration cannot be read: {error}") from error
@@ -171,6 +179,7 @@ def _read_topics(body: bytes, take: Callable[[str, TopicConfig], None]) -> bytes
         if end is None:
             raise BodyError(f"registration is cut after topic {member[1][:80]!r}")
         at, ended = end.end(), end[1] == "}"
+    # The rest is small, and parsed in one step.
     remaining_text = text[: begin.end()] + "}" + text[at:]
     if len(remaining_text) > _LARGE_BYTES:
         raise BodyError(

@@ -43,6 +43,7 @@ class RegistrationQueue:
         """Queue the work; returns a future of its result or exception. Raises ResponseError 2 over the limits of the address."""
         address_bytes = self._bytes_by_address.get(address, 0)
         waiting_count = len(self._queues_by_address.get(address, ()))
+        # A body larger than the limit is taken alone.
         if (address_bytes and address_bytes + body_bytes > self._bytes_max) or waiting_count >= WAITING_MAX:
             text = (
                 f"[OVERLOAD]system busy, {waiting_count} registrations of {address_bytes} bytes from {address} are waiting; "
@@ -64,6 +65,7 @@ class RegistrationQueue:
     async def _run(self) -> None:
         try:
             while self._queues_by_address:
+                # The address that waits longest.
                 address = next(iter(self._queues_by_address))
                 queue = self._queues_by_address.pop(address)
                 queued = queue.popleft()
@@ -72,6 +74,7 @@ class RegistrationQueue:
                 await self._run_queued(address, queued)
         finally:
             self._worker = None
+            # The responses would wait without end.
             for queue in self._queues_by_address.values():
                 for queued in queue:
                     queued.response.cancel()
@@ -86,6 +89,7 @@ class RegistrationQueue:
             if isinstance(error, SaturnError):
                 # The request was refused. The error's traceback would keep the body alive until the garbage collector runs.
                 error.with_traceback(None)
+            # The connection may have closed.
             if not queued.response.done():
                 queued.response.set_exception(error)
         else:
@@ -94,5 +98,6 @@ class RegistrationQueue:
         finally:
             remaining_bytes = self._bytes_by_address[address] - queued.body_bytes
             self._bytes_by_address[address] = remaining_bytes
+            # No request of it waits any more; only one runs at a time.
             if address not in self._queues_by_address:
                 del self._bytes_by_address[address]

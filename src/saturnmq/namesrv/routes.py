@@ -161,7 +161,9 @@ class RouteTable:
 
         host: what it is charged to. merged: its topics, from `merge`; they must be fresh (`is_fresh`).
         """
+        # Before the changes below, which it compares with.
         takes_topics = self.takes_topics(registration)
+        # A renamed broker.
         self._remove_from_other_name(registration)
         self._join_cluster(registration.cluster, registration.broker_name, host)
         broker = self.brokers.get(registration.broker_name)
@@ -169,12 +171,14 @@ class RouteTable:
             broker = self.brokers[registration.broker_name] = BrokerData(
                 registration.cluster, registration.broker_name, {}
             )
+        # Only a master moves its name to another cluster.
         elif broker.cluster != registration.cluster and registration.broker_id == MASTER_ID:
             self._leave_cluster(broker.cluster, registration.broker_name)
             broker.cluster = registration.cluster
             self.changes += 1
         live = self.live.get(registration.address)
         if live is not None and live.number != registration.broker_id:
+            # The address has another id now, as after a failover.
             self._remove_id(broker, live.number, registration.address)
         if broker.broker_addrs.get(registration.broker_id) != registration.address:
             broker.broker_addrs[registration.broker_id] = registration.address
@@ -184,8 +188,10 @@ class RouteTable:
         elif registration.queues is not None:
             self._discard(registration.queues)
         if live is not None:
+            # The address is charged to the host that registered it last.
             self.broker_shares.add(live.host, -1)
         self.broker_shares.add(host, 1)
+        # A new object: a broker that registers again is bound to the new connection.
         self.live[registration.address] = LiveBroker(
             now_ms,
             registration.version,
@@ -214,8 +220,10 @@ class RouteTable:
     def merge(self, registration: Registration) -> Steps[Merged]:
         """The topics of the broker name as they are after a registration, for `register`. The table in use does not change."""
         base, new = self.queues.get(registration.broker_name), registration.queues or {}
+        # A complete list replaces the table.
         if base is None or registration.complete:
             return Merged(new, base, base.changes if base is not None else 0)
+        # One step of copying: fast in comparison with the merge.
         topics, changes = dict(base.topics), base.changes
         for part in _parts(new.items()):
             topics.update(part)
@@ -276,6 +284,7 @@ class RouteTable:
     def _set_topics(self, registration: Registration, host: str, merged: Merged | None) -> None:
         name, new = registration.broker_name, registration.queues or {}
         table = self.queues.get(name)
+        # In place: small registrations only add or change.
         if merged is None and table is not None and not registration.complete:
             self.topic_shares.add(table.host, -len(table.topics))
             table.topics.update(new)
@@ -284,6 +293,7 @@ class RouteTable:
             self.topic_shares.add(host, len(table.topics))
         else:
             self._drop_topics(name)
+            # The registration's own dict may be freed by its caller.
             topics = merged.topics if merged is not None else dict(new)
             if topics:
                 self.queues[name] = TopicTable(topics, host)
@@ -318,6 +328,7 @@ class RouteTable:
         if live is None:
             return True, None
         broker = self.brokers.get(live.name)
+        # It must register: the place or the topics differ.
         if live.version != version or broker is None or broker.broker_addrs.get(live.number) != address:
             return True, live.version  # another address has its place: a registration takes it back, or is refused
         live.updated_ms = now_ms
@@ -345,6 +356,7 @@ class RouteTable:
 
     def connection_closed(self, connection: object) -> list[str]:
         """Remove the brokers registered over this connection; return their addresses (NS-16, NS-17)."""
+        # All brokers of a connection: usually one.
         removed = [address for address, live in self.live.items() if live.connection is connection]
         for address in removed:
             self._remove_address(address)
@@ -369,6 +381,7 @@ class RouteTable:
             self._drop_if_empty(live.name)
 
     def _remove_id(self, broker: BrokerData, number: int, address: str) -> None:
+        # Not if another address has taken the id since.
         if broker.broker_addrs.get(number) == address:
             del broker.broker_addrs[number]
             self.changes += 1
@@ -387,6 +400,7 @@ class RouteTable:
         if self.brokers[broker_name].broker_addrs:
             return
         del self.brokers[broker_name]
+        # A name may be in several.
         for cluster in list(self._clusters_of.get(broker_name, ())):
             self._leave_cluster(cluster, broker_name)
         self._clusters_of.pop(broker_name, None)
@@ -395,6 +409,7 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Remove a topic on all brokers or on the brokers of one cluster (NS-27)."""
+        # Tables that become empty are removed.
         for name in list(self.queues) if cluster is None else list(self.clusters.get(cluster, ())):
             table = self.queues.get(name)
             if table is not None and table.topics.pop(topic, None) is not None:
@@ -421,6 +436,7 @@ class RouteTable:
         for _, part in self._topics_in_steps([broker_name]):
             table = self.queues.get(broker_name)
             if table is not None:
+                # Topics may have been deleted between the steps.
                 changed = {topic: change(table.topics[topic]) for topic in part if topic in table.topics}
                 table.topics.update(changed)
                 table.changes += 1
@@ -434,6 +450,7 @@ class RouteTable:
     def route(self, topic: str) -> TopicRouteData | None:
         """Queues and brokers of a topic; None unless it has at least one of each (NS-20)."""
         queues = {name: table.topics[topic] for name, table in self.queues.items() if topic in table.topics}
+        # A topic whose brokers are all down has no route.
         brokers = [_copied(self.brokers[name]) for name in queues if name in self.brokers]
         if not brokers:
             return None
@@ -478,10 +495,12 @@ class RouteTable:
     def unit_topics(self, want: int, without: int = 0) -> Steps[list[str]]:
         """Topics whose first queue data has one of the sysFlag bits `want` and none of `without` (311, 312, 313)."""
         flags: dict[str, int] = {}
+        # The first broker name that has the topic decides, as in Java.
         for name, part in self._topics_in_steps(self.queues):
             table = self.queues.get(name)
             if table is not None:
                 for topic in part:
+                    # It may be deleted meanwhile.
                     if topic not in flags and topic in table.topics:
                         flags[topic] = table.topics[topic] >> _FLAG_AT
             yield
@@ -493,6 +512,7 @@ class RouteTable:
 
     def _distinct(self, names: Iterable[str]) -> Steps[list[str]]:
         """The topics of some broker names, each once."""
+        # A dict keeps the order, and each topic once.
         topics: dict[str, None] = {}
         for _, part in self._topics_in_steps(names):
             topics.update(dict.fromkeys(part))
@@ -501,6 +521,7 @@ class RouteTable:
 
     def _topics_in_steps(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """The topics that some broker names have now, in parts. The tables may change meanwhile."""
+        # Copies of the names: the tables change between the steps.
         topics_by_name = [(name, list(self.queues[name].topics)) for name in names if name in self.queues]
         for name, topics in topics_by_name:
             for part in _parts(topics):

@@ -77,12 +77,14 @@ class ConsumerGroup:
 
     def encoded_ids(self) -> bytes | None:
         """Body of the answer to code 38, encoded once per change of the members; None without members."""
+        # A group of thousands is asked for its members by each of them after each change.
         if self.ids_body is None and self.members:
             self.ids_body = ConsumerIdList(self.client_ids()).encode()
         return self.ids_body
 
     def client_ids(self) -> list[str]:
         """Distinct client ids of the members, in order of registration."""
+        # One client may be a member over two connections.
         return list(dict.fromkeys(info.client_id for info in self.members.values()))
 
     def update(self, data: ConsumerData, connection: Connection, subscriptions: dict[str, SubscriptionData]) -> bool:
@@ -94,9 +96,11 @@ class ConsumerGroup:
             group_subscription = self.subscriptions.get(topic)
             if group_subscription is None:
                 changed = True
+            # The newest client decides: versions are their times of subscription.
             if group_subscription is None or subscription.sub_version > group_subscription.sub_version:
                 self.subscriptions[topic] = subscription
                 self.sources[topic] = connection
+        # Also what other members subscribe: the last heartbeat names the topics of the group, as in Apache's broker.
         for topic in self.subscriptions.keys() - subscriptions.keys():
             del self.subscriptions[topic], self.sources[topic]
             changed = True
@@ -107,6 +111,7 @@ class ConsumerGroup:
 
         The newest subscriptions of the remaining members take its place: a stranger's do not outlive its membership.
         """
+        # Nothing of the group's came from this member.
         if connection not in self.sources.values():
             return []
         before, self.subscriptions, self.sources = self.subscriptions, {}, {}
@@ -180,6 +185,7 @@ class Clients:
         count = len(names[0]) + len(names[1])
         if count > GROUPS_MAX:
             return f"{count} groups of one client, at most {GROUPS_MAX} are taken"
+        # A heartbeat that adds nothing passes, even if the limits have been lowered.
         if count > max(len(as_producer) + len(as_consumer), CROWDED_GROUPS_MAX):
             more, limit = count - len(as_producer) - len(as_consumer), _MEMBERSHIPS_FACTOR * self._live_groups_max
             exceeded = self._memberships.exceeded(host, more, limit)
@@ -189,6 +195,7 @@ class Clients:
         for table, group_names, created in zip(online, names, self._created, strict=True):
             new = len(group_names - table)
             count = len(table) + new
+            # Checked before anything is changed: a refused heartbeat leaves no trace.
             if (exceeded := created.exceeded(host, new, self._live_groups_max)) is not None:
                 return f"groups online: {exceeded} (liveGroupsMax)"
             if count > self._live_groups_max and new:
@@ -200,6 +207,7 @@ class Clients:
                 )
         before = after = 0
         for data in consumers:
+            # What the heartbeat replaces does not count.
             before += self._member_units(data.group_name, connection)
             after += units(data.subscription_data_set)
         count = self._units_of.get(connection, 0) - before + after
@@ -227,6 +235,7 @@ class Clients:
     def taken_id(self, client_id: str, owner: Owner) -> bool:
         """Whether a live producer of another IP address or account has this client id: replies for it would be diverted."""
         holder = self._producer_ids.get(client_id)
+        # A connection whose end is not handled yet does not hold its id.
         return holder is not None and holder[1] != owner and not holder[0].closed
 
     def register_producer(self, group: str, connection: Connection, info: ClientInfo) -> None:
@@ -234,6 +243,7 @@ class Clients:
         members = self.producers.get(group)
         if members is None:
             members = self.producers[group] = {}
+            # Before the member is added: its address is charged with the group.
             self._online(False, group, info)
         members[connection] = info
         if not self.taken_id(info.client_id, info.owner):
@@ -249,24 +259,28 @@ class Clients:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
             self._online(True, group.name, info)
         previous = group.members.get(connection)
+        # One connection with two clients in turn: the ids of the group change.
         if previous is not None and previous.client_id != info.client_id:
             self._log_changed_id(group.name, previous.client_id, info)
         if previous is None or previous.client_id != info.client_id:
             group.ids_body = None
         info.subscriptions = {}
         for s in data.subscription_data_set:
+            # A heartbeat may name a topic twice: the newer one counts, as in the group.
             if (twice := info.subscriptions.get(s.topic)) is None or s.sub_version > twice.sub_version:
                 info.subscriptions[s.topic] = s
         info.expressions = frozenset((t, s.sub_string, s.expression_type) for t, s in info.subscriptions.items())
         info.units = units(info.subscriptions.values())
         self._count_units(connection, info.owner[0], info.units - (previous.units if previous is not None else 0))
         group.members[connection] = info
+        # The usual heartbeat repeats what is known, and costs nothing more.
         if previous is None or previous.expressions != info.expressions:
             self._subscribed(
                 group, connection, previous.expressions if previous is not None else None, info.expressions
             )
             self._warn_if_unequal(group, connection, info)
         self._joined(connection, 1, group.name, info)
+        # After the member's own record, from which the group's is built if another one leaves.
         changed = group.update(data, connection, info.subscriptions)
         if (previous is None or changed) and notify:
             self.changed.emit(group)
@@ -302,6 +316,7 @@ class Clients:
     def conflicts(self) -> Iterator[Conflict]:
         """Clients that impair each other now: client ids, then groups."""
         yield from self.ids.conflicts()
+        # A reader may take its steps between changes.
         for name in list(self.unequal):
             group = self.consumers.get(name)
             if group is not None and (conflict := self._unequal_members(group)) is not None:
@@ -309,6 +324,7 @@ class Clients:
 
     def conflicts_of(self, group: ConsumerGroup) -> list[Conflict]:
         """The conflicts that a group takes part in, of the first ones."""
+        # Bounded: a request asks for this.
         searched = islice(self.ids.shared.items(), _CONFLICTS_SEARCHED_MAX)
         ids = [client_id for client_id, pair in searched if any(member in group.members for member in pair)]
         conflicts = [conflict for client_id in ids if (conflict := self.ids.conflict(client_id)) is not None]
@@ -322,6 +338,7 @@ class Clients:
         first_member = group.variants.first()
         info = group.members[first_member]
         unequal_member = group.variants.member_unlike(info.expressions)
+        # Unequal members subscribe in at least two ways.
         assert unequal_member is not None
         other_info = group.members[unequal_member]
         topics = differing(info.expressions, other_info.expressions)
@@ -348,6 +365,7 @@ class Clients:
         self._created[consumers].add(info.owner[0], 1)
 
     def _offline(self, consumers: bool, name: str) -> None:
+        # Charged to the address that created it, although another one may leave last.
         self._created[consumers].add(self._creators.pop((consumers, name)), -1)
 
     def _log_changed_id(self, group: str, before: str, info: ClientInfo) -> None:
@@ -360,6 +378,7 @@ class Clients:
     def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
         """Remove a client from a producer and/or consumer group (HB-07)."""
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
+        # Before the tables: they show whether the id is still in use.
         as_producer.discard(producer_group or "")
         as_consumer.discard(consumer_group or "")
         if not as_producer and not as_consumer:
@@ -371,6 +390,7 @@ class Clients:
                 info = members.pop(connection, None)
                 if info is not None:
                     self._memberships.add(info.owner[0], -1)
+                # Another connection may have taken the id.
                 if info is not None and not as_producer and self.producer_of_id(info.client_id) is connection:
                     del self._producer_ids[info.client_id]
                 if not members:
@@ -396,8 +416,10 @@ class Clients:
 
         A client that comes back meanwhile has another connection, so that its memberships and its client id stay.
         """
+        # At once: a client that comes back is no conflict.
         self.ids.closed(connection)
         as_producer, as_consumer = self._groups_of.get(connection, (set(), set()))
+        # `unregister` changes the set.
         for name in list(as_producer):
             self.unregister(connection, name, None)
             yield
@@ -408,9 +430,11 @@ class Clients:
     def expired(self, now_ms: int, expiry_ms: int) -> Steps[set[Connection]]:
         """The connections of clients without a heartbeat for more than expiry_ms, found in steps of one client."""
         expired = set()
+        # Heartbeats come between the steps.
         for connection, (as_producer, as_consumer) in list(self._groups_of.items()):
             infos = [self.producers[name][connection] for name in as_producer]
             infos += [self.consumers[name].members[connection] for name in as_consumer]
+            # One group without heartbeats is enough: the client sends all in one.
             if any(now_ms - info.heartbeat_ms > expiry_ms for info in infos):
                 expired.add(connection)
             yield
@@ -435,5 +459,6 @@ class Clients:
         members = self.producers.get(group)
         if not members:
             return None
+        # Over all groups: an exact turn of each is not needed.
         self._round += 1
         return next(islice(members, self._round % len(members), None))

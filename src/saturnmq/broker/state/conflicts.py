@@ -54,6 +54,7 @@ class Variants:
 
     def move(self, connection: Connection, before: Expressions | None, after: Expressions | None) -> None:
         """A member joins (before is None), changes its subscriptions, or leaves (after is None)."""
+        # Empty expressions too are a variant: None alone means that there is none.
         if before is not None and (members := self._members.get(before)) is not None:
             members.pop(connection, None)
             if not members:
@@ -77,6 +78,7 @@ class Variants:
 
 def differing(expressions: Expressions, other_expressions: Expressions) -> tuple[str, ...]:
     """The topics, at most TOPICS_MAX, that two members subscribe to differently."""
+    # Whatever is in one of them only, also with another expression.
     return tuple(sorted({topic for topic, _, _ in expressions ^ other_expressions})[:TOPICS_MAX])
 
 
@@ -101,12 +103,15 @@ class ClientIds:
     def heard(self, client_id: str, connection: Connection) -> None:
         """Record a heartbeat; the first one that reveals a conflict is logged."""
         self._count += 1
+        # A connection may change its id.
         if self._id_of.get(connection, client_id) != client_id:
             self.closed(connection)
         self._id_of[connection] = client_id
         holders = self._holders.setdefault(client_id, {})
+        # Popped and set again at the end: the order is that of the last heartbeats.
         beats = holders.pop(connection, None) or _Beats(self._count, self._count)
         last_holder = next(reversed(holders), None)
+        # The other one was heard of after this one began: they take turns.
         if last_holder is not None and client_id not in self.shared and holders[last_holder].last > beats.first:
             self.shared[client_id] = (connection, last_holder)
             suppressed = self._log_limit.suppressed(client_id)
@@ -127,6 +132,7 @@ class ClientIds:
         del holders[connection]
         if not holders:
             del self._holders[client_id]
+        # The remaining holders may conflict again at their next heartbeats.
         if connection in self.shared.get(client_id, ()):
             del self.shared[client_id]
 

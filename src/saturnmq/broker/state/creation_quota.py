@@ -39,6 +39,7 @@ class CreationQuota:
         peer: `ip:port` of the client; "" for the broker itself.
         """
         now = self._clock_ms()
+        # Also after a step of the clock to the past.
         if not 0 <= now - self._hour_began_ms < HOUR_MS:
             self._hour_began_ms = now
             self._created.clear()
@@ -49,6 +50,7 @@ class CreationQuota:
             problem = (
                 f"clients made {created_count} {self._entry_kind} within an hour, at most {self._per_hour} are allowed"
             )
+        # What is left in the table limits the shares too.
         elif (
             exceeded := self._created.exceeded(host, 1, min(self._per_hour, created_count + self._in_all - present))
         ) is not None:

@@ -83,6 +83,7 @@ class Filters:
 
     def _changed(self, facts: list[Fact]) -> None:
         for fact in facts:
+            # Ignored expressions are not in the file.
             self._dirty |= fact.change is not FilterChange.IGNORED
             _note(fact, self._log_limit)
 
@@ -90,6 +91,7 @@ class Filters:
 
     def bit_map(self, topic: str, properties_raw: bytes) -> bytes | None:
         """Bits of the filters that accept a message, for the queue extension unit; None if no group filters the topic (FIL-06)."""
+        # Before the properties are parsed: most topics have no filter.
         if not self.groups.filtered(topic):
             return None
         return self.groups.bit_map(topic, properties_of(properties_raw))
@@ -102,6 +104,7 @@ class Filters:
             log.info("filter expired topic=%r group=%s", topic, group)
             self._dirty = True
         if self._dirty:
+            # Before the write: what changes meanwhile is written with the next one.
             self._dirty = False
             self.writer.changed()
 
@@ -118,6 +121,7 @@ def _note(fact: Fact, limit: LogLimit | None = None) -> None:
         level = logging.WARNING
     elif fact.change in (FilterChange.IGNORED, FilterChange.CONFIRMED):
         level = logging.DEBUG
+    # One line for each group in a time: heartbeats repeat.
     if level > logging.DEBUG and limit is not None and limit.suppressed(fact.group) is None:
         return
     text = f" ({fact.detail})" if fact.detail else ""

@@ -57,6 +57,7 @@ class Groups(JournaledTable):
         """Load the file over the defaults. Raises CorruptRecord, StoreError."""
         saved_table = self._file.read(SubscriptionGroupTable.decode_file)
         if saved_table is not None:
+            # System groups that the file does not have stay.
             self.table.update(saved_table.subscription_group_table)
             self.version = saved_table.data_version
 
@@ -70,8 +71,10 @@ class Groups(JournaledTable):
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
+            # A follower does not create: its leader does, and sends the change.
             if self.journal is not None and not self.journal.leads:
                 return SubscriptionGroupConfig(group)
+            # Only for what would be created.
             if self._quota is not None and self._quota.add(self._present(), group, peer) is not None:
                 return None
             config = SubscriptionGroupConfig(group)
@@ -86,6 +89,7 @@ class Groups(JournaledTable):
         """Record a change in the journal; returns the version after it."""
         before, version = self.version, self.version.next(self._clock_ms())
         if self.journal is not None:
+            # For undo, if the group does not decide the change.
             old = self.table.get(group)
             change = Change(Kind.GROUP, group, config, before, version)
             self.journal.record(change, lambda: self._put(group, old, before))
@@ -109,6 +113,7 @@ class Groups(JournaledTable):
 
         Raises ResponseError if the DLedger group cannot take the change.
         """
+        # First: a change that cannot be recorded must leave the table as it was.
         version = self._record(config.group_name, config)
         created = None if config.group_name in self.table else config.group_name
         self.table[config.group_name] = config
@@ -124,6 +129,7 @@ class Groups(JournaledTable):
         disabled = dataclasses.replace(config, consume_enable=False)
         try:
             version = self._record(group, disabled)
+        # The monitor that disables goes on; the next round tries again.
         except ResponseError as error:
             log.warning("subscription group not disabled group=%s error=%s", group, error)
             return False
@@ -133,6 +139,7 @@ class Groups(JournaledTable):
 
     def take(self, source_table: SubscriptionGroupTable) -> None:
         """Replace groups and version by those of another broker; system groups it does not have are kept (DL-C07)."""
+        # Every broker needs them.
         system_groups = {name: self.table[name] for name in _SYSTEM_GROUPS if name in self.table}
         self.table = system_groups | source_table.subscription_group_table
         self.version = source_table.data_version

@@ -50,6 +50,7 @@ def own_address(family: socket.AddressFamily) -> str:
 
     A UDP socket is connected to a documentation address to ask the kernel; no packet is sent.
     """
+    # Addresses for documentation, which are not in use anywhere.
     elsewhere, loopback = ("2001:db8::1", "::1") if family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -70,6 +71,7 @@ def advertised(host: str) -> tuple[str, str]:
         host = own_address(socket.AF_INET6 if host == "::" else socket.AF_INET)
     try:
         address_infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        # IPv4 first; the order of the resolver else.
         return host, str(min(address_infos, key=lambda info: info[0] != socket.AF_INET)[4][0])
     except OSError as error:
         raise ConfigError(f"brokerIP1={host!r} is no address and cannot be looked up: {error}") from error

@@ -43,6 +43,7 @@ class PendingReplies:
     def admit(self, requester: Connection) -> str | None:
         """Count one more reply for a requester and return None; if a limit is reached, return the reason instead."""
         pending_count = self._counts_by_connection[requester]
+        # At least one, or a small limit would refuse every reply.
         if pending_count >= max(self._limit // CONNECTION_SHARE, 1):
             return f"{pending_count} replies wait for its confirmation"
         if (exceeded := self._shares.exceeded(host_of(requester.remote_address), 1, self._limit)) is not None:
@@ -55,5 +56,6 @@ class PendingReplies:
         """Stop counting a reply: its requester has confirmed it, or did not in time."""
         self._counts_by_connection[requester] -= 1
         if not self._counts_by_connection[requester]:
+            # A Counter keeps keys that are 0.
             del self._counts_by_connection[requester]
         self._shares.add(host_of(requester.remote_address), -1)

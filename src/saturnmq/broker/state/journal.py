@@ -60,5 +60,6 @@ class JournaledTable:
     async def wait_persisted(self, name: str) -> None:
         """Wait until an entry that a client created is `persisted`. Raises StoreError, ResponseError."""
         await self.decided(name)
+        # Most entries are: only new ones wait for the file.
         if self.journal is None and not self.writer.durable(name):
             await self.writer.saved()

@@ -48,6 +48,7 @@ class QueueLockTable:
 
         peer: `address:port` of the client. When the table is full, expired locks of all groups make way.
         """
+        # Only a full table is searched.
         if self._count + len(queues) > self._most:
             for _ in islice(self.expiring(now_ms), EXPIRED_AT_ONCE):
                 pass
@@ -56,16 +57,19 @@ class QueueLockTable:
         for queue in queues:
             lock = table.get(queue)
             is_holder = lock is not None and lock.client_id == client_id
+            # Held by a live client: only the holder gets it.
             if lock is not None and not is_holder and now_ms - lock.updated_ms <= LOCK_LIVE_MS:
                 continue
             if not is_holder and not self._may_take(peer, replaces=lock is not None):
                 continue
             if lock is not None:
+                # It may have come from another connection of the same client.
                 self._released(lock)
             table[queue] = self._by_age[group, queue] = _Lock(client_id, now_ms, peer)
             self._by_age.move_to_end((group, queue))
             self._count_lock(peer)
             held_queues.append(queue)
+        # An empty table of a group is not kept.
         if table:
             self._locks[group] = table
         return held_queues
@@ -92,6 +96,7 @@ class QueueLockTable:
 
     def renew(self, client_ids: Container[str], now_ms: int) -> None:
         """Renew all locks of these clients."""
+        # Moving changes the order.
         for key, lock in list(self._by_age.items()):
             if lock.client_id in client_ids:
                 lock.updated_ms = now_ms
@@ -101,6 +106,7 @@ class QueueLockTable:
         """Remove expired locks, and groups without locks, in steps of one lock; those renewed longest ago come first."""
         while self._by_age:
             (group, queue), lock = next(iter(self._by_age.items()))
+            # The rest was renewed later.
             if now_ms - lock.updated_ms <= LOCK_LIVE_MS:
                 return
             self._remove(group, queue)
@@ -117,5 +123,6 @@ class QueueLockTable:
         """Release the locks that the client owns."""
         for queue in queues:
             lock = self._locks.get(group, {}).get(queue)
+            # A lock that another client has taken since stays.
             if lock is not None and lock.client_id == client_id:
                 self._remove(group, queue)

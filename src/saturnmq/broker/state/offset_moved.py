@@ -36,6 +36,7 @@ class OffsetMovedEvents:
         """Record that a group asked for one offset and was given another. host: this broker's address, as stored in records."""
         now = self._clock_ms()
         key = (group, topic, queue_id)
+        # A key that is not remembered passes.
         if now - self._last_ms.get(key, now - PAUSE_MS) < PAUSE_MS:
             return
         if not 0 <= now - self._began_ms < PAUSE_MS:
@@ -44,6 +45,7 @@ class OffsetMovedEvents:
             return
         self._written += 1
         if len(self._last_ms) >= _REMEMBERED_MAX:
+            # Rare, and costs an event too many at most.
             self._last_ms.clear()
         self._last_ms[key] = now
         body = dumps(
