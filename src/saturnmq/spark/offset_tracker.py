@@ -96,7 +96,6 @@ class _Group:
 def positions_of(offset: Any) -> tuple[str | None, dict[Key, int]] | None:
     """Return (group, positions) of a progress offset, None for one of another source."""
     try:
-        # Classic sessions give text, Connect clients may give the value.
         value = json.loads(offset) if isinstance(offset, str) else offset
         if not isinstance(value, dict):
             return None
@@ -434,7 +433,6 @@ def write_lag(lag: Lag, uri: str) -> None:
     if rows:
         system, folder = file_system(uri)
         system.create_dir(folder, recursive=True)
-        # One file per batch: a repeated batch replaces it.
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/lag-{lag.run}-{lag.batch}.parquet", filesystem=system)
 
 

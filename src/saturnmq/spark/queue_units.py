@@ -121,7 +121,7 @@ def _logs(root: Path) -> list[tuple[int, Path]]:
     """Return (first physical offset, file) of every log file, in order. Opens no file."""
     ledger = _ledger(root)
     newer = [] if ledger is None else [(int(path.name), path) for path in numbered(ledger)]
-    # A store that was moved to DLedger has its older files in both places.
+    # Files from before the move to DLedger, then those of the ledger.
     divide = newer[0][0] if newer else NO_LIMIT
     older = [(int(path.name), path) for path in numbered(root / "commitlog")]
     return [item for item in older if item[0] < divide] + newer
@@ -233,7 +233,7 @@ def blocks(piece: QueuePiece, select: Selection) -> Iterator[tuple[Ints, Any]]:
         keep = (size > 0) & (size < FILLER_SIZE) & (physical >= piece.low) & (physical + size <= piece.high)
         if select.tags:
             codes = units["tags_code"]
-            # Of long tags the unit holds an address instead of a hash.
+            # A unit may hold an address in the queue extension instead of a hash.
             keep &= np.isin(codes, [java_hash(tag) for tag in select.tags]) | (codes <= ADDRESS_MAX)
         if keep.any():
             yield np.flatnonzero(keep) + at, units[keep]

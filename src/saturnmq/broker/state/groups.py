@@ -71,7 +71,7 @@ class Groups(JournaledTable):
         config = self.table.get(group)
         allowed = self._auto_create or group.startswith(SYSTEM_PREFIX)
         if config is None and allowed and group_problem(group) is None:
-            # A follower does not create: its leader does, and sends the change.
+            # A follower creates nothing of its own.
             if self.journal is not None and not self.journal.leads:
                 return SubscriptionGroupConfig(group)
             # Only for what would be created.

@@ -122,7 +122,7 @@ class ClusterOffsets(_Cached):
         if not self._changed(queue):
             return  # stored meanwhile, or no longer assigned
         offset = self._offsets[queue]
-        # A slave passes the offset on while there is no master.
+        # A slave while there is no master.
         address, _slave = await self._core.read_address(queue.topic, queue.broker_name)
         ext = self._fields(queue)
         ext["commitOffset"] = str(offset)

@@ -145,7 +145,7 @@ class OrderedGeneration(QueueGeneration):
         spent = message.record.reconsume_times >= host.send_back.max_times
         if verdict is Ack.RETRY and not spent:
             return False
-        # Broadcast members have no retry topic.
+        # Broadcast members and those with fixed queues do not read the retry topic.
         if not host.sends_back:
             logger.warning("message dropped group=%s message=%r verdict=%s", host.group, message, verdict.value)
             return True

@@ -159,7 +159,7 @@ class Positioned(ConsumerMember):
         if isinstance(target, datetime):
             stamp = str(int(target.timestamp() * 1000))
             offset = await self._query_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=stamp)
-            # Brokers answer -1 for an empty queue.
+            # A negative answer is no offset.
             return max(offset, QueueOffset(0))
         if target == "first":
             return await self._query_offset(RequestCode.GET_MIN_OFFSET, queue)

@@ -39,9 +39,9 @@ def mark_of(record: Message) -> Mark:
 
 def is_missing(error: SaturnError) -> bool:
     """Whether a broker says that it does not have the topic or the queue."""
-    # Apache's brokers have no code of their own for a queue id that the topic does not have.
     if error.code == ResponseCode.TOPIC_NOT_EXIST:
         return True
+    # Apache's brokers have no code of their own for a queue id that the topic does not have.
     return error.code == ResponseCode.SYSTEM_ERROR and error.message.startswith(_ILLEGAL_QUEUE)
 
 

@@ -107,7 +107,7 @@ class Attempts:
             return None
         route = await self._route(topic, deadline)
         if key is not None:
-            # The hash of Java clients over all queues, also those whose broker is away: the order of a key depends on it.
+            # The hash of Java clients, over the same queues.
             return shard(route.write_queues, key)
         assert selector is not None
         try:
@@ -154,7 +154,7 @@ class Attempts:
         names = {queue.broker_name for queue in route.write_queues}
         masters = {name: address for name in names if (address := route.master(name)) is not None}
         fit = await self._core.timer_limits.brokers_for(prepared.timer, masters, deadline)
-        # Brokers without arbitrary times would store the message at once or refuse it.
+        # Other brokers would deliver the message at once.
         return replace(route, write_queues=tuple(queue for queue in route.write_queues if queue.broker_name in fit))
 
     def _pick(self, route: TopicRoute, avoid: str | None) -> MessageQueue:

@@ -550,7 +550,7 @@ class Producer(Batching, Generic[T]):
             delay=delay,
             instance=core.settings.namespace,
         )
-        # The header holds their length in two bytes.
+        # A record holds their length in two bytes.
         check_property_bytes(text)
         return unique_id, text
 

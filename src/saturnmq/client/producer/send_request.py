@@ -64,7 +64,6 @@ def encode_property_text(
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties) if properties else ""
     if keys:
         text += f"KEYS\x01{keys}\x02"
-    # The order of Java's properties.
     text += f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_stored else 'false'}"
     if tag:
         text += f"\x02TAGS\x01{tag}"
