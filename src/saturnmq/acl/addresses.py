@@ -40,7 +40,7 @@ def _parts(address: Address) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AddressRule:
-    """One parsed rule. everything: it matches any peer. ranges: (size of the address in parts, leading parts, low, high)."""
+    """One parsed rule. everything: it matches any peer. range: (size of the address in parts, leading parts, low, high)."""
 
     text: str
     everything: bool = False

@@ -29,7 +29,7 @@ _MARK_AT: Final = slice((_AT := position_of("prepared_transaction_offset")), _AT
 
 
 class MessageCodec:
-    """Configurations as messages; implements `raft.core.configuration.Codec`. clock_ms: time of the message."""
+    """Configurations as messages; implements `raft.core.configuration.ConfigurationCodec`. clock_ms: time of the message."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

@@ -98,7 +98,7 @@ class SlaveAcks:
         self.on_wait()
 
     def send_now(self) -> None:
-        """See `Replicas.send_now`."""
+        """See `ReplicaAcks.send_now`."""
         if self._waiting:
             self.on_wait()
 
