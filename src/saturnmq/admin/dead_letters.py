@@ -128,10 +128,10 @@ class DeadLetters:
     async def resend(self, group: str, message: Message[bytes]) -> Resent | None:
         """Let a client of the group consume the source message, or else send a copy to the retry topic. None in a dry run."""
         client_id = await self._push_client(group)
-        original = await self._original(message) if client_id else None
-        if original is None:
+        source = await self._source(message) if client_id else None
+        if source is None:
             return await self._send_copy(group, message)
-        consumption = await self._messages.consume_directly(group, client_id, original)
+        consumption = await self._messages.consume_directly(group, client_id, source)
         if consumption is None:
             return None
         result = consumption.consume_result or "no result"
@@ -146,18 +146,18 @@ class DeadLetters:
             return ""
         return clients.connection_set[0].client_id
 
-    async def _original(self, message: Message[bytes]) -> Message[bytes] | None:
+    async def _source(self, message: Message[bytes]) -> Message[bytes] | None:
         """The message that first was consumed; None if it has expired. Its id is of the client, so its body is compared."""
         topic = message.properties.get(PropertyKey.RETRY_TOPIC, "")
         message_id = message.properties.get(PropertyKey.ORIGIN_MESSAGE_ID, "")
         if not topic or not message_id:
             return None
         try:
-            original = await self._messages.view(topic, message_id)
+            source = await self._messages.view(topic, message_id)
         except SaturnError:
             return None
-        same = original.record.topic == topic and original.record.body == message.record.body
-        return original if same else None
+        is_same = source.record.topic == topic and source.record.body == message.record.body
+        return source if is_same else None
 
     async def _send_copy(self, group: str, message: Message[bytes]) -> Resent | None:
         record, topic = message.record, RETRY_PREFIX + group

@@ -27,7 +27,7 @@ class Ticker:
         self._due_in_ms = due_in_ms
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0  # time of the event loop
-        self._sleeps = False  # the next tick is later than TICK_MS after the last one
+        self._is_sleeping = False  # the next tick is later than TICK_MS after the last one
         self._stopped = False
 
     def start(self) -> None:
@@ -38,22 +38,22 @@ class Ticker:
         loop = asyncio.get_running_loop()
         # Before the tick: the interval does not grow with its duration.
         self._ticked_at = loop.time()
-        self._sleeps = False
+        self._is_sleeping = False
         delay_ms = TICK_MS
         try:
             self._tick()
             # The core's clock and the loop's may drift apart: look again after a second at the latest.
             delay_ms = max(TICK_MS, min(self._due_in_ms(), SLEEP_MS_MAX))
         finally:
-            self._sleeps = delay_ms > TICK_MS
+            self._is_sleeping = delay_ms > TICK_MS
             # The tick itself may have stopped the member.
             if not self._stopped:
                 self._timer = loop.call_at(self._ticked_at + delay_ms / 1000, self.start)
 
     def wake(self) -> None:
         """Schedule a tick soon after an input, which may have changed the timers."""
-        if self._sleeps and self._timer is not None:  # else the next tick is due within TICK_MS anyway
-            self._sleeps = False
+        if self._is_sleeping and self._timer is not None:  # else the next tick is due within TICK_MS anyway
+            self._is_sleeping = False
             self._timer.cancel()
             loop = asyncio.get_running_loop()
             behind = loop.time() + AFTER_INPUT_MS / 1000

@@ -75,9 +75,9 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
 
     freeze_imports("write")
     partition, attempt, name = task_name()
-    size = 0
-    halves = options.delivery == "transactional"
-    if halves:
+    sent_bytes = 0
+    is_transactional = options.delivery == "transactional"
+    if is_transactional:
         query, batch_id = name.split("/")[:2] if run is None else ("-", run)
         fence = Fence(query, batch_id, partition, attempt, new_token())
         options = replace(options, producer_group=group_of(options.own_group, run or query))
@@ -91,21 +91,21 @@ def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch], run: 
         for batch in batches:
             for request in encoder.add_batch(batch):
                 waiting.append(request)
-                size += request.size
-                if halves:
+                sent_bytes += request.size
+                if is_transactional:
                     check_count(len(waiting), options.transaction_messages)
                 elif options.per_second or len(waiting) >= REQUESTS_AT_ONCE:
                     paced.send(waiting)
                     waiting = []
         for request in encoder.remaining():
             waiting.append(request)
-            size += request.size
+            sent_bytes += request.size
         if encoder.skipped:
             logger.warning("rows left out partition=%d count=%d", partition, encoder.skipped)
-        if halves:
+        if is_transactional:
             return Stored(write_halves(sender, waiting, fence))
         paced.send(waiting)
-    return Sent(partition, attempt, encoder.rows - encoder.skipped, size, encoder.skipped, encoder.last_id)
+    return Sent(partition, attempt, encoder.rows - encoder.skipped, sent_bytes, encoder.skipped, encoder.last_id)
 
 
 def _shards(link: Link, sender: Sender) -> Callable[[str, str], SendTarget]:
