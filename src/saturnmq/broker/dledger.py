@@ -85,6 +85,7 @@ class LedgerDelay(DelayService):
         self._next: tuple[int, bytes] | None = None
 
     def encode(self) -> bytes:
+        # Committed meanwhile: a later snapshot may be shown, and the next one taken.
         if self._next is not None and self._next[0] <= self._store.log.readable_end:
             self._published, self._next = self._next[1], None
         if self._next is None:
@@ -158,6 +159,7 @@ class DLedger:
         self.changes.start()
         self._set_outdated(True)
         assert self.group.member is not None, "the store is open"
+        # From the start, before this member has a role: others may ask it first.
         self.group.member.peers.serve_state = self.copy.report
         self.forwarding.start()
         self._task = supervised(self._run(), "role changes")
@@ -187,8 +189,10 @@ class DLedger:
         status = member.status()
         watermarks = {name: mark for name, mark in status.watermarks.items() if name != status.self_id}
         try:
+            # For all attempts together: a stop must end.
             async with asyncio.timeout(2 * TRANSFER_SECONDS):
                 for best in sorted(watermarks, key=lambda name: watermarks[name], reverse=True):
+                    # Set before the transfer: the copy may be read before its answer comes.
                     self._successor = best
                     self._successor_copied.clear()
                     self._successor_serves.clear()
@@ -214,17 +218,20 @@ class DLedger:
         left_seconds = max(self._led_until + drain_seconds - clock(), 0)
         log.info("forwarding before the stop left_s=%.1f", left_seconds)
         await asyncio.sleep(left_seconds)
+        # Its clients would otherwise wait for an election.
         await self._transfer_leadership()  # if it was elected again meanwhile
 
     # ---- roles
 
     def _role_changed(self) -> None:
+        # First: what this member recorded as the leader and the group has not decided.
         self.changes.undo()
         member = self.group.member
         if member is not None:
             status = member.status()
             self._following = False
             self._set_outdated(status.role is not Role.LEADER)
+            # With its term: the task may be an election behind.
             self._events.put_nowait((status.role, status.term))
             self.forwarding.changed()
 
@@ -234,11 +241,13 @@ class DLedger:
             self.group.member.node.set_outdated(outdated)
 
     def _copied(self, _address: str) -> None:
+        # A copy of an earlier leader's state does not count.
         if self._following:
             self._set_outdated(False)
             self._successor_serves.set()
 
     def _copied_by(self, member: str) -> None:
+        # Only the member that is to lead next: others copy all the time.
         if member and member == self._successor:
             self._successor_copied.set()
 
@@ -260,11 +269,13 @@ class DLedger:
             try:
                 if role is Role.LEADER:
                     await self._lead(term)
+                # A candidate goes on as a slave; only a member that led, or has no role yet, changes.
                 elif role is Role.FOLLOWER or self.broker_id in (MASTER_ID, NO_ROLE):  # DL-C02
                     await self._follow()
                 return
             except Exception:
                 log.exception("role change failed role=%s term=%s retry_s=%s", role.value, term, RETRY_SECONDS)
+                # Half a role change must not serve.
                 self.group.stop_serving()
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -285,12 +296,15 @@ class DLedger:
             await asyncio.sleep(POLL_SECONDS)
         await self.copy.stop()
         await self.copy.copy_last(self._unresponsive, self._patience_ms, lambda: self._is_leader(term))
+        # Checked after each wait.
         if not self._events.empty():
             return  # a later role change decides; a leader may have stepped down and been elected again in this term
         if not self._is_leader(term) or not self.group.caught_up:
             if self._is_leader(term):
+                # It still leads, but entries have come meanwhile: the same change again.
                 self._events.put_nowait((Role.LEADER, term))
             return
+        # No wait from the checks above to here.
         self.group.begin_serving()
         self.copy.recreate_topics()
         self._start_services()
@@ -314,19 +328,23 @@ class DLedger:
     async def _follow(self) -> None:
         """Become a slave: stop master-only services, answer parked pulls, copy from the new leader (DL-C04)."""
         before = self.broker_id
+        # Before the services stop, which takes time.
         if before == MASTER_ID:
             self._led_until = asyncio.get_running_loop().time()
         self.broker_id = broker_id(self.group.raft.self_id)
         await self._stop_services()
+        # Parked pulls are answered by the new role: the client asks the master.
         self._long_polling.wake_all()
         if before != self.broker_id:
             log.info("became slave id=%s", self.broker_id)
         await self.copy.restart()
+        # Not if a further change waits: this leader may be one of the past.
         self._following = self._events.empty()
         self._register()
 
     def _register(self) -> None:
         """Register with the NameServers, and retry until one has accepted (DL-C06, DL-X19)."""
+        # One at a time: the newest role is registered.
         if self._register_soon is not None:
             self._register_soon.cancel()
         self._register_soon = supervised(self._register_until_accepted(), "registration after a role change")
@@ -351,11 +369,13 @@ class DLedger:
         the ends of its own queues.
         """
         code = request.code
+        # Any member shows its own state.
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             return self._runtime_info(connection, request)
         if self.takes_all:
             return None
         possible = code in FORWARDED and self.forwarding.possible
+        # A leader that transfers lets changes wait; reads it serves itself.
         if self._leads and not (possible and code in LEADER_ONLY):
             return None
         if not possible or (code in _READS and self._reads_here):

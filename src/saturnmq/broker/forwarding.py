@@ -113,6 +113,7 @@ class Forwarding:
 
     def changed(self) -> None:
         """The role has changed, another leader is known, or this member has begun to serve: waiting requests look again."""
+        # Set the old one: who looks again waits for the new one.
         event, self._role_changed = self._role_changed, asyncio.Event()
         event.set()
 
@@ -134,6 +135,7 @@ class Forwarding:
         self.changed()
         if self._transfer_timer is not None:
             self._transfer_timer.cancel()
+        # They would wait for an answer that may take long.
         await cancel(*self._waiting)
         self._none_reading.clear()
         if self._reading:
@@ -151,6 +153,7 @@ class Forwarding:
     @property
     def possible(self) -> bool:
         """Whether requests may be forwarded: it is switched on, and the leader is not known to be a broker without it."""
+        # Of this leader in this term only: the next one may be a newer version.
         unsupported = self._unsupporting is not None and self._unsupporting == self._leadership()
         return self._settings.forward_to_leader and not self._closed and not unsupported
 
@@ -171,6 +174,7 @@ class Forwarding:
             return otherwise(connection, request)
         host, size = host_of(connection.remote_address), len(request.body or b"")
         limits = self._settings
+        # Before anything is kept for the request.
         problem = self._requests.exceeded(host, 1, limits.forward_requests_max)
         problem = problem or self._bytes.exceeded(host, size, limits.forward_bytes_max)
         if problem is not None:
@@ -188,6 +192,7 @@ class Forwarding:
         self, connection: Connection, request: Command, account: str | None, otherwise: Instead, host: str, size: int
     ) -> Reply:
         try:
+            # Counted apart, since a pull may wait long.
             if request.code not in READER_ONLY:
                 return await self._forward(connection, request, account, otherwise)
             self._reading += 1
@@ -209,7 +214,9 @@ class Forwarding:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.forward_wait_ms / 1000
         while not connection.closed:
+            # Taken before the look at the role, so that a change in between is not missed.
             changed = self._role_changed
+            # This member leads itself by now.
             if self._group.settled:
                 return self._serve(connection, request)
             leadership = self._leadership()
@@ -220,11 +227,13 @@ class Forwarding:
                 try:
                     frame = await self._ask(leadership, forwarded)
                 except _AnswerLost as error:
+                    # A change may have been executed; a read is asked again.
                     if TABLE[request.code].effect is Effect.CHANGE and request.code not in READER_ONLY:
                         return _lost_answer(request, leadership[0], error)
                     frame = None
                 if frame is not None:
                     return frame
+            # Pulls are not kept: the client asks again.
             if remaining_seconds <= 0 or not self.possible or request.code in READER_ONLY:
                 break
             with contextlib.suppress(TimeoutError):
@@ -246,12 +255,14 @@ class Forwarding:
             else:
                 reply = await call
         except (ConnectFailed, NoPermit) as error:
+            # Written: the leader may have it.
             if isinstance(error, ConnectFailed) and error.sent:
                 raise _AnswerLost(str(error)) from error
             log.debug("leader not reached leader=%s error=%s", leadership[0], error)
             return None
         except SaturnError as error:
             raise _AnswerLost(str(error)) from error
+        # Not executed: asked again, or answered here.
         if reply is None or reply.code in _REFUSED:
             return None
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -263,6 +274,7 @@ class Forwarding:
         if reply.code != RESPONSE_HEADER_CODE or not body:
             raise _AnswerLost(f"code {reply.code} {reply.remark or ''}".strip())
         if body[0] == ForwardOutcome.ANSWERED:
+            # Counted only if the leader has executed it.
             self.forwarded += 1
             return bytes(body[1:])
         return None
@@ -276,6 +288,7 @@ class Forwarding:
             await asyncio.wait((task,))
         finally:
             task.cancel()
+        # By `close`.
         return None if task.cancelled() else task.result()
 
     # ---- leader
@@ -287,6 +300,7 @@ class Forwarding:
         """
         forwarded = ForwardedRequest.decode(body, self._owner().frame_limits)
         in_flight = self._in_flight.setdefault(member, _InFlight())
+        # A newer member may forward more.
         if forwarded.request.code not in FORWARDED:
             answer(bytes((ForwardOutcome.NOT_FORWARDED,)))
         elif (
@@ -310,11 +324,13 @@ class Forwarding:
         serves = False
         try:
             async with asyncio.timeout(forwarded.wait_ms / 1000):
+                # Woken at each change of role, whatever it is.
                 while self._group.elected and not (serves := self._group.settled):
                     await self._role_changed.wait()
         except TimeoutError:
             serves = False
         finally:
+            # Also if it is cancelled: each request is answered once.
             if not serves:
                 answer(_EMPTY)
         if serves:
@@ -328,6 +344,7 @@ class Forwarding:
         request = forwarded.request
         try:
             reply = self._serve(client, request)
+        # As the server does it: the error becomes the client's answer.
         except Exception as error:
             reply = client.failure(request, error)
         if isinstance(reply, bytes):

@@ -104,6 +104,7 @@ class MasterCopy:
 
     def replicated(self, topic: str, queue_id: int) -> None:
         """Called for each replicated message: note a topic that is not in the table."""
+        # The master's table is copied later, or the master is lost before that.
         if topic not in self._topics.table:
             self._missing[topic] = max(self._missing.get(topic, 0), queue_id + 1)
 
@@ -121,6 +122,7 @@ class MasterCopy:
     async def copy(self) -> None:
         """Copy all tables once, in the order of Apache RocketMQ (MS-02); nothing while the master is unknown."""
         address = self._registrar.master_address
+        # It has become the master itself.
         if not address or address == self._own_address():
             self._recreate()
             return
@@ -134,6 +136,7 @@ class MasterCopy:
         try:
             await work(address)
         except (SaturnError, OSError, ValueError, KeyError, TypeError) as error:
+            # Reported once, as long as the error stays the same.
             text = str(error) or repr(error)
         except Exception as error:
             log.exception("copy from master failed table=%s master=%s", table_name, address)
@@ -157,6 +160,7 @@ class MasterCopy:
         return await asyncio.get_running_loop().run_in_executor(None, decode, answer.body or b"")
 
     async def _copy_topics(self, address: str) -> None:
+        # What is missing before the question: the answer decides about these.
         decided = list(self._missing)
         try:
             master_table = await self._table(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable.decode)
@@ -166,7 +170,9 @@ class MasterCopy:
         if self._broker_name not in master_table.topic_config_table:  # every broker has a topic of its name
             raise RemoteProtocolError(f"the topics of {address} are not of a broker {self._broker_name}")
         for name in decided:
+            # Also those that the master does not have: they were deleted there.
             self._missing.pop(name, None)
+        # The table has not changed since the last copy.
         if master_table.data_version != self._topics.version:
             self._topics.take(master_table)
             log.info("topics copied master=%s count=%s", address, len(master_table.topic_config_table))
@@ -179,6 +185,7 @@ class MasterCopy:
         """
         master_offsets: _Offsets = {}
         start: str | None = None
+        # A master that never ends its pages must not hold the copy.
         for _ in range(_PAGES_MAX):
             ext = GetAllConsumerOffset(paged=True, start_group=start).to_ext()
             answer = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, ext)
@@ -189,6 +196,7 @@ class MasterCopy:
             start = answer.ext.get("nextGroup")
             if not start:
                 break
+        # Remembered as taken over, so that only what changes there next is taken.
         self._masters = await self._slices.result(self._take_offsets(master_offsets))
         await self._offsets.save()
 
@@ -197,13 +205,16 @@ class MasterCopy:
         limited_offsets: _Offsets = {}
         for name, queues in master_offsets.items():
             topic = name.partition("@")[0]
+            # This slave may become the master: no offset may be behind the end of its queues.
             limited = {queue: min(offset, self._store.max_offset(topic, queue)) for queue, offset in queues.items()}
             before = self._masters.get(name, {})
+            # It differs from the last copy: also when it went back, as after a reset.
             changed = {queue: offset for queue, offset in limited.items() if before.get(queue, offset) != offset}
             new = {queue: offset for queue, offset in limited.items() if queue not in before}
             if changed:
                 self._offsets.take({name: changed})
             if new:
+                # The first copy of a queue only advances it: clients may have committed here.
                 self._offsets.take({name: new}, forward=True)
             limited_offsets[name] = limited
             yield
@@ -216,6 +227,7 @@ class MasterCopy:
         files = [(self._delay_file, DelayOffsetTable.decode(answer.body or b"").encode())]
         timed = answer.ext.get(PROGRESS_FIELD)
         if timed is not None:
+            # Parsed and encoded again: nothing unchecked is written to the file.
             files.append((self._timer_file, encode_progress(*parse_progress(timed.encode())).encode()))
         self._progress = _Progress(int64_or(answer.ext, END_FIELD, 0), files)
         for _ in range(_LOOKS):
@@ -228,6 +240,7 @@ class MasterCopy:
         progress = self._progress
         if progress is None:
             return True
+        # Flushed, not only received: after a crash the log would end before the progress.
         if self._store.flushed_offset < progress.end:
             self._store.log.start_flush()
             return False
@@ -246,5 +259,6 @@ class MasterCopy:
 
 
 def _write_changed(file: StateFile, data: bytes) -> None:
+    # An unchanged file is not written every ten seconds.
     if file.candidates()[:1] != [data]:
         file.write(data)
