@@ -12,7 +12,8 @@ from raftbench import Bench, entries
 
 from saturnmq.raft.core.actions import AppendEntries, CutLog, SyncLog
 from saturnmq.raft.core.entry import Entry
-from saturnmq.raft.core.messages import Code, PushKind
+from saturnmq.raft.core.messages import Code, MetadataRequest, PushKind
+from saturnmq.raft.wire.codec import encode
 
 APPEND, COMMIT, COMPARE, TRUNCATE = PushKind.APPEND, PushKind.COMMIT, PushKind.COMPARE, PushKind.TRUNCATE
 LOG = entries(1, 1, 1, 2, 2, 2, 2)
@@ -300,6 +301,15 @@ def test_waiting_requests_are_answered_on_role_change() -> None:
     assert {bench.reply(unsynced).code, bench.reply(gap).code} == {Code.NOT_FOLLOWER}
 
 
+@pytest.mark.spec("DL-M09")
+def test_members_of_every_role_answer_metadata() -> None:
+    roles = [(Bench(log=LOG, term=2), None), (follower(2), "n1"), (Bench(log=LOG, term=2).lead(), "n0")]
+    for bench, leader_id in roles:
+        answer = bench.ask(MetadataRequest())
+        assert (answer.code, answer.leader_id, answer.peers.keys()) == (200, leader_id, {"n0", "n1", "n2"})
+    assert b"leaderId" not in encode(roles[0][0].ask(MetadataRequest()))
+
+
 @pytest.mark.spec("DL-M07")
 def test_request_remote_id_and_group_are_checked() -> None:
     bench = follower(2)
@@ -307,7 +317,6 @@ def test_request_remote_id_and_group_are_checked() -> None:
         AppendRequest,
         GetRequest,
         HeartBeatRequest,
-        MetadataRequest,
         PushRequest,
         TransferRequest,
         VoteRequest,
