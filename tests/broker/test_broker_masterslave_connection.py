@@ -14,6 +14,7 @@ from saturnmq.broker import Broker, BrokerSettings
 from saturnmq.net import NetSettings
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.errors import ConfigError
+from saturnmq.protocol.offsets import PhysicalOffset
 from saturnmq.replication.masterslave.settings import HaSettings
 from saturnmq.store import StoreProfile, StoreSettings
 from waiting import until
@@ -88,6 +89,21 @@ async def test_a_master_logs_the_lag_after_10_s_and_then_every_60(
                 await both.start_slave()
         assert [round(at / 10) for at in times] == [1, 7, 13]
         assert lags == [end, end, 0]
+
+
+@pytest.mark.spec("HA-19")
+async def test_the_logged_lag_is_that_of_the_farthest_slave(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await pair.send(pair.master)
+    await pair.replicated()
+    master = pair.master.ha_master
+    assert master is not None
+    await until(lambda: master.acks.highest == pair.master.store.log.end)
+    master.acks.set("a slave farther behind", PhysicalOffset(1))
+    caplog.clear()
+    master.log_lag()
+    assert "slave falls behind master 0 bytes slaves=2" in caplog.text
+    master.acks.remove("a slave farther behind")
 
 
 @pytest.mark.spec("HA-20")

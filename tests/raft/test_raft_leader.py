@@ -282,7 +282,7 @@ def test_compare_or_truncate_success_commits_entries_at_once(kind: PushKind) -> 
     assert (progress.watermark, progress.next_index, bench.commits) == (5, 6, [5])
 
 
-@pytest.mark.spec("DL-P11")
+@pytest.mark.spec("DL-P11", "DL-M08")
 def test_push_carries_committed_index() -> None:
     bench = Bench(log=OLD, term=2, committed=2).lead()
     bench.tick()
@@ -291,7 +291,7 @@ def test_push_carries_committed_index() -> None:
     acked(bench, "n1")
     bench.tick(1001)
     assert set(kinds(bench)) == set(PushKind)
-    assert {send.request.commit_index for send in bench.sends("n1", PushRequest)} == {2}
+    assert {(send.request.commit_index, send.timeout_ms) for send in bench.sends("n1", PushRequest)} == {(2, 3000)}
 
 
 @pytest.mark.spec("DL-P02", "DL-Q05")

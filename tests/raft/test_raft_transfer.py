@@ -75,7 +75,7 @@ def test_transfer_checks_in_order() -> None:
         assert (answer and answer.code) == expected
 
 
-@pytest.mark.spec("DL-L02", "DL-L03", "DL-L06", "DL-X22")
+@pytest.mark.spec("DL-L02", "DL-L03", "DL-L06", "DL-X22", "DL-M08")
 def test_transfer_stops_appends_and_waits_for_transferee_to_catch_up() -> None:
     bench = leader()
     first = bench.propose(b"a")
@@ -89,6 +89,7 @@ def test_transfer_stops_appends_and_waits_for_transferee_to_catch_up() -> None:
     assert bench.reply(first).code == Code.SUCCESS
     bench.tick()
     command = bench.sends("n1", TransferRequest)[0]
+    assert command.timeout_ms == 3000
     assert command.request == TransferRequest(
         group="g", term=2, local_id="n0", remote_id="n1", leader_id="n0", transfer_id="n0", transferee_id="n1",
         take_leadership_ledger_index=3,
