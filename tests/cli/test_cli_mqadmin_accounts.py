@@ -108,9 +108,15 @@ def test_unknown_cluster_is_named_as_by_mqadmin(run: Run) -> None:
         assert (code, out) == (1, expected)
 
 
-@pytest.mark.parametrize("signature", ["v1", "v2"])
-def test_requests_are_signed_in_both_versions(run: Run, tmp_path: Path, signature: str) -> None:
+@pytest.mark.spec("SEC-10")
+@pytest.mark.parametrize(("signature", "version"), [("v1", None), ("v2", "2")])
+def test_requests_are_signed_in_both_versions(
+    run: Run, protected: SyncEmbeddedBroker, tmp_path: Path, signature: str, version: str | None
+) -> None:
+    before = protected.inner.tap.count
     assert run("getAclConfig", "-b", "{broker}", "--signature", signature)[0] == 0
+    sent = [request.ext for request in protected.inner.tap.since(before) if "Signature" in request.ext]
+    assert sent and {ext.get("SignatureVersion") for ext in sent} == {version}
     other = tmp_path / "tools.yml"
     other.write_text(f"accessKey: {ADMIN}\nsecretKey: wrong-secret\n")
     code, out, err = run("getAclConfig", "-b", "{broker}", "--tools-yml", str(other), "--signature", signature)

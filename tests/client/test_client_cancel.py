@@ -332,8 +332,9 @@ async def test_in_flight_limit_counts_bytes_and_keeps_the_order() -> None:
 
 
 @pytest.mark.spec("API-22")
+@pytest.mark.parametrize("options", [{}, {"delay_level": 1}], ids=["batched", "alone"])
 async def test_in_flight_bytes_are_those_of_the_bodies_of_a_producer(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "IN_FLIGHT_BYTES", 100)
     answered = asyncio.Event()
@@ -344,11 +345,11 @@ async def test_in_flight_bytes_are_those_of_the_bodies_of_a_producer(
 
     async with cluster() as c, Client(name_servers=c.name_servers) as client, client.producer("g") as out:
         c.broker.script[310] = held
-        sends = [asyncio.ensure_future(out.send("T", bytes(size))) for size in (60, 30, 20, 40)]
+        sends = [asyncio.ensure_future(out.send("T", bytes(size), **options)) for size in (60, 30, 20, 40)]
         await c.broker.wait_for(310, 2)
         assert (out.stats.in_flight, out.stats.in_flight_bytes) == (2, 90)
         with pytest.raises(SendFailed, match="too many messages were in flight"):
-            await out.send("T", b"late", timeout=0.05)
+            await out.send("T", b"late", timeout=0.05, **options)
         assert len(c.broker.of(310)) == 2, "a waiter takes no more than there is"
         answered.set()
         await asyncio.gather(*sends)
