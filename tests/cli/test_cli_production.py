@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -127,11 +128,16 @@ def test_name_server_and_unknown_waivers(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("SEC-21")
-@pytest.mark.parametrize("command", ["broker", "namesrv"])
-def test_command_refuses_to_start(command: str, cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("command", "items"), [("broker", ["acl", "autoCreate", "syncFlush", "tls"]), ("namesrv", ["acl", "tls"])]
+)
+def test_command_refuses_to_start(  # type: ignore[no-untyped-def]
+    command: str, items: list[str], cli, tmp_path: Path
+) -> None:
     data = ("--data", str(tmp_path)) if command == "broker" else ()
     refused = cli(command, "--profile", "production", "--port", "0", *data)
     assert refused.returncode == 2 and "--profile production: connections may be plain text" in refused.stderr
+    assert re.findall(r"production\.waive=(\w+)", refused.stderr) == items, "all at once"
     assert "ready" not in refused.stdout
 
 
