@@ -48,7 +48,7 @@ LIMITS = {
     "trace.records": {"CLOUD_FIELDS": 7, "_BLANKS": {1: " ", 2: " "}},
     "trace.trace": {
         "QUEUE_MAX": 50_000, "TEXT_BYTES_MAX": 118_000, "KEYS_BYTES_MAX": 30_000, "AGE_S": 0.5, "SENDS_MAX": 8,
-        "SEND_TIMEOUT_S": 5, "FLUSH_S": 0.5, "DROP_LOG_EVERY": 1000, "FAILURE_LOG_EVERY": 100,
+        "SEND_TIMEOUT_S": 5, "FLUSH_S": 0.5, "DROP_LOG_EVERY": 1000, "FAILURE_LOG_EVERY": 100, "DEFAULT_REGION": "DefaultRegion",
     },
     # The connections of an instance.
     "connection.core": {

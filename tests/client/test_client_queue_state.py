@@ -137,6 +137,25 @@ def test_parked_pull_of_a_suspected_queue_is_made_again_once() -> None:
     assert not owner.taken(), "it is not verified yet"
 
 
+async def test_hooks_see_the_dead_letter_that_could_not_be_sent() -> None:
+    failures: list[tuple[Any, ...]] = []
+
+    def settle_failed(context: Any, error: BaseException) -> None:
+        failures.append((context.verdict, context.reason, str(error)))
+
+    async def refused(message: Any, reason: str) -> None:
+        raise SaturnError(f"not sent: {reason}")
+
+    owner = Owner(sends_back=True)
+    owner.hooks = (SimpleNamespace(settle_failed=settle_failed),)  # type: ignore[assignment]
+    owner.send_back = SimpleNamespace(max_times=3, dead_letter=refused)
+    generation = ordered(owner).generation
+    context = generation.contexts[0] = cast(Any, SimpleNamespace())
+    with pytest.raises(SaturnError):
+        await generation._dead_letter(message(0), Ack.REJECT, "bad")
+    assert failures == [(Ack.REJECT, "bad", "not sent: bad")] and (context.verdict, context.reason) == (None, "")
+
+
 @pytest.mark.parametrize("has_pulled", [False, True])
 def test_smaller_queue_is_suspected_unless_its_position_was_just_verified(has_pulled: bool) -> None:
     """A pull that found the position makes the verification one of the past."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,13 +12,19 @@ import pytest
 from saturnmq import Ack, Client, ClientError, Closed, ConfigError, Message, MessageQueue
 from saturnmq.client.checks import check_text, join_keys
 from saturnmq.client.codecs import BytesCodec
+from saturnmq.client.connection import forks
+from saturnmq.client.connection.core import ClientState
 from saturnmq.client.connection.routes import RouteCache
 from saturnmq.client.consumer.group_check import same_selection
+from saturnmq.client.consumer.member import ConsumerMember
 from saturnmq.client.consumer.settings import ConsumerSettings
 from saturnmq.client.filters import tag
 from saturnmq.client.producer.send_request import Prepared
+from saturnmq.client.trace.records import MessageType
 from saturnmq.errors import MessageRefused, NoNameServer
 from saturnmq.protocol.bodies import SubscriptionData
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.errors import SaturnError
 from saturnmq.protocol.message import Message as Record
 
 QUEUE = MessageQueue("T", "b0", 0)
@@ -131,3 +138,47 @@ async def test_route_that_no_caller_waits_for_may_fail() -> None:
         await asyncio.sleep(0)
     gc.collect()
     assert not problems, "it is no exception that was never retrieved"
+
+
+def test_kinds_of_traced_messages_have_apaches_numbers() -> None:
+    assert {kind.name: int(kind) for kind in MessageType} == {"NORMAL": 0, "HALF": 1, "COMMIT": 2, "DELAY": 3}
+
+
+async def test_forked_child_stops_a_consumer_without_a_request(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        async with client.consumer("g") as inbox:
+            await inbox.subscribe("T")
+            with monkeypatch.context() as child:
+                child.setattr(forks, "generation", forks.generation + 1)
+                await inbox.stop()
+                assert inbox.state is ClientState.STOPPED and not c.broker.of(RequestCode.UNREGISTER_CLIENT)
+            inbox.state = ClientState.RUNNING  # the parent's has not changed
+        assert c.broker.of(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize(("error", "has_stack"), [(SaturnError("no route"), False), (ValueError("a defect"), True)])
+async def test_topic_that_cannot_be_rebalanced_does_not_stop_the_others(
+    caplog: pytest.LogCaptureFixture, error: Exception, has_stack: bool
+) -> None:
+    rounds: list[str] = []
+
+    async def rebalance(topic: str) -> bool:
+        rounds.append(topic)
+        if topic == "A":
+            raise error
+        return True
+
+    async def nothing(*_: Any) -> None: ...
+
+    async def released(queues: Any) -> bool:
+        return False
+
+    member = SimpleNamespace(group="g", _assigned={}, _subscriptions={}, _topics=lambda: ["A", "B"], _heartbeat=nothing)
+    member._rebalance_topic, member._release_all = rebalance, released
+    member._compare_soon = lambda: rounds.append("compared")
+    await ConsumerMember._rebalance(cast(Any, member))
+    assert rounds == ["A", "B", "compared"]
+    (record,) = caplog.records
+    assert (
+        record.getMessage() == f"rebalance failed group=g topic=A error={error}" and bool(record.exc_info) is has_stack
+    )
