@@ -157,6 +157,20 @@ def test_memberships_of_a_client_with_many_groups_are_limited(monkeypatch: pytes
     assert live.problem(peer(), ["a", "b"], [consumer("a"), consumer("b")]) is None
 
 
+def test_only_new_memberships_of_a_client_count_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "CROWDED_GROUPS_MAX", 1)
+    live, first, member = Clients(2), peer(), peer()
+    for name in ("a", "b"):
+        live.register_producer(name, first, info())
+        live.register_consumer(consumer(name), first, info())
+        live.register_consumer(consumer(name), member, info("x"))
+    live.register_producer("a", member, info("x"))
+    both = ["a", "b"], [consumer("a"), consumer("b")]
+    assert live.problem(member, *both) is None, "one more, the last of 4 x liveGroupsMax"
+    live.register_producer("a", peer(), info("y"))
+    assert "memberships in groups" in str(live.problem(member, *both))
+
+
 @pytest.mark.spec("HB-06")
 def test_client_expires_after_the_expiry_in_any_of_its_groups() -> None:
     live, producer, member, both = Clients(), peer(), peer(), peer()

@@ -23,10 +23,10 @@ from saturnmq.protocol.frames.command import Command
 from saturnmq.protocol.names import NAME_LENGTH_MAX
 
 
-async def update(w: Wire, topic: str, *, queues: int = 2, perm: int = 6) -> Command:
+async def update(w: Wire, topic: str, *, queues: int = 2, perm: int = 6, filter_type: str = "SINGLE_TAG") -> Command:
     return await w.call(
         RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=queues, writeQueueNums=queues,
-        perm=perm, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
+        perm=perm, topicFilterType=filter_type, topicSysFlag=0, order=False,
     )  # fmt: skip
 
 
@@ -57,6 +57,15 @@ async def test_illegal_and_system_topics_are_neither_changed_nor_deleted() -> No
             assert (await w.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == 0
         listed = TopicList.decode((await w.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body)
         assert set(system[:-1]) <= set(listed.topic_list)
+
+
+async def test_topic_has_one_of_two_filter_types() -> None:
+    async with wire() as w:
+        for given, kept in (("SINGLE_TAG", "SINGLE_TAG"), ("MULTI_TAG", "MULTI_TAG"), ("", "SINGLE_TAG")):
+            assert (await update(w, "T", filter_type=given)).code == 0
+            assert w.broker.topics.table["T"].topic_filter_type == kept
+        refused = await update(w, "T", filter_type="OTHER")
+        assert refused.code == 1 and "must be one of SINGLE_TAG, MULTI_TAG" in (refused.remark or "")
 
 
 @pytest.mark.spec("ADM-18")
