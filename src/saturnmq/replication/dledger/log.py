@@ -38,17 +38,16 @@ from saturnmq.store.results import Confirmed, PutStatus
 log = logging.getLogger(__name__)
 
 NOT_LEADING: Final = "this broker does not lead its group"
-_NOWHERE: Final = 1 << 62
 _UNSTAMPED: Final = PhysicalOffset(0)  # the ledger sets the offset of a record when its entry gets a position
 _RESIDENT_BYTES: Final = 32 << 20
 
 
 class JoinedFiles(MappedFiles):
-    """The old log's files, and from the offset `divided` on the ledger's."""
+    """The old log's files, and from the offset `divided` on the ledger's, once it is attached as `following`."""
 
     def __init__(self, folders: Sequence[Path], size_bytes: int, disk: Disk) -> None:
         super().__init__(folders, size_bytes, disk)
-        self.divided = PhysicalOffset(_NOWHERE)
+        self.divided = PhysicalOffset(0)
         self.following: MappedFiles | None = None
 
     def find(self, offset: int) -> MappedFile | None:
