@@ -21,6 +21,7 @@ pytest_plugins = [
     "harness.gate.interrupts",
     "harness.gate.times",
     "harness.gate.coroutines",
+    "harness.gate.constants",
 ]
 
 # The default profile is deterministic and has no deadline, so that a result depends on the tree only. "random" draws new examples
