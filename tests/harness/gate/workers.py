@@ -107,9 +107,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep modules and collected tests, half a million objects, out of the garbage collections during the tests."""
+    """Keep modules and collected tests, half a million objects, out of the garbage collections during the tests.
+
+    Without a collection before: it takes 0.7 s of processor time in each worker.
+    """
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 
