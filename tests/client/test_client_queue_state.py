@@ -156,6 +156,24 @@ async def test_hooks_see_the_dead_letter_that_could_not_be_sent() -> None:
     assert failures == [(Ack.REJECT, "bad", "not sent: bad")] and (context.verdict, context.reason) == (None, "")
 
 
+@pytest.mark.parametrize(("start", "is_current", "begins"), [(3, True, [3]), (3, False, []), (None, True, [])])
+async def test_recreated_queue_begins_again_unless_another_offset_was_chosen(
+    start: int | None, is_current: bool, begins: list[int]
+) -> None:
+    queue: Any = AssignedQueue(cast(Any, Owner()), QUEUE, cast(Any, 5))
+    started: list[int] = []
+
+    async def new_start(mark: Any) -> int | None:
+        return start
+
+    async def start_over(offset: int) -> None:
+        started.append(offset)
+
+    queue._identity, queue._start_over = SimpleNamespace(new_start=new_start), start_over
+    await queue._check_wait(queue.generation if is_current else QueueGeneration(queue, cast(Any, 5)), None)
+    assert started == begins
+
+
 @pytest.mark.parametrize("has_pulled", [False, True])
 def test_smaller_queue_is_suspected_unless_its_position_was_just_verified(has_pulled: bool) -> None:
     """A pull that found the position makes the verification one of the past."""

@@ -115,6 +115,8 @@ async def test_copy_of_a_message_is_not_sent_by_a_stopped_client(cluster: Any) -
             await out.start()
         assert inner.state.value == "SHUTDOWN_ALREADY"
         with pytest.raises(Closed):
+            await out.send_many("T", [])  # not that there is no message
+        with pytest.raises(Closed):
             await out.send_prepared(Prepared("T", b"x", ("id",), ""))
 
 
