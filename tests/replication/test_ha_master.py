@@ -146,7 +146,9 @@ async def test_of_several_reports_the_last_whole_one_counts(tmp_path: Path) -> N
 
 @pytest.mark.spec("HA-15")
 @pytest.mark.parametrize("second", [1_000_000, -1])
-async def test_a_later_report_that_is_impossible_closes_the_connection(tmp_path: Path, second: int) -> None:
+async def test_a_later_report_that_is_impossible_closes_the_connection(
+    tmp_path: Path, second: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(tmp_path) as port:
         port.put(10)
         honest, liar = await port.slave(), await port.slave()
@@ -158,6 +160,7 @@ async def test_a_later_report_that_is_impossible_closes_the_connection(tmp_path:
         honest.report(port.store.log.end)
         await acknowledged(port, port.store.log.end)
         assert port.rejections.counts == {"ha": 1}
+    assert caplog.text.count("slave refused peer=127.0.0.1:") == 1
 
 
 @pytest.mark.parametrize("first", [5000, -1, -(2**63)])
@@ -171,6 +174,7 @@ async def test_a_first_report_that_is_impossible_closes_the_connection(
         await slave.closed()
         assert port.acks.slaves == 0
     assert "stop it and remove its store" in caplog.text
+    assert "slave refused" not in caplog.text, "it was no slave yet"
 
 
 async def test_refused_connections_are_kept_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,12 +213,13 @@ async def test_records_that_are_not_durable_are_not_sent_with_sync_flush(tmp_pat
         assert port.master.extent.end == port.store.log.end
 
 
-async def test_addresses_that_are_not_allowed_are_refused(tmp_path: Path) -> None:
+async def test_addresses_that_are_not_allowed_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path) as port:
         port.master._allowed = HaSettings(allowed_text="10.1.2.*").allowed(protected=True)
         stranger = await port.slave()
         await stranger.closed()
         assert port.master.peers == []
+    assert "the address is not in haAllowedAddresses" in caplog.text
 
 
 def test_which_addresses_are_allowed_depends_on_accounts() -> None:

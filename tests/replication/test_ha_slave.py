@@ -518,4 +518,4 @@ async def test_many_small_frames_are_taken_in_steps(tmp_path: Path, monkeypatch:
         connection._take_frames = step  # type: ignore[union-attr, method-assign]
         await until(lambda: slave.store.dispatched == end)
         assert log_bytes(slave.store, 0, end) == data
-    assert max(taken) <= 64
+    assert 32 < max(taken) <= 64, "few enough for the event loop, and more than one a step"
