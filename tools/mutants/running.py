@@ -27,7 +27,8 @@ from mutants.defects import Defect
 TOKEN: Final = "MUTANTS_RUN"
 LIMIT_FACTOR: Final = 3.0
 LIMIT_EXTRA_S: Final = 20.0  # pytest's start, imports, collection
-NOT_NOTICED: Final = (0, 5)  # all passed; no test left
+# All passed; no test left; no test of this name, as when a defect changes a constant that is part of it.
+NOT_NOTICED: Final = (0, 5, 4)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def parse_tags(text: str | None) -> TagExpression:
     """
     if not text or text == EVERYTHING:
         return TagExpression(EVERYTHING, (), frozenset(), True)
-    if not text.strip("|") and len(text) % 2 == 0:
+    if not text.replace(_SEPARATOR, ""):  # as Java splits, `|||` is the tag `|`
         raise FilterError(TAG, text, "there is no tag between the separators", 0, ("a tag", "*"))
     if len(text) > TEXT_MAX:
         raise FilterError(TAG, text, f"it has {len(text)} characters, at most {TEXT_MAX} are allowed", None)
