@@ -379,7 +379,7 @@ def test_no_module_starts_a_shell_or_reports_usage() -> None:
             starts.add(name)
         if re.search(r"urllib\.request|http\.client|import (requests|httpx|aiohttp)", text):
             fetches.add(name)
-    assert starts == {"cli/shards.py", "spark/java_home.py"}
+    assert starts == {"cli/shards.py", "cli/shard_watchdog.py", "spark/java_home.py"}
     assert fetches == {"client/connection/address_server.py", "admin/monitoring.py", "registry/client.py"}
 
 

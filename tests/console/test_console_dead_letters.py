@@ -21,6 +21,7 @@ from saturnmq.admin.dead_letters import DeadLetterPage
 from saturnmq.console import dead_letters
 from saturnmq.console.dead_letters import cell
 from saturnmq.protocol.errors import ConfigError, SaturnError
+from saturnmq.protocol.message import Host
 from saturnmq.testing import EmbeddedBroker
 from waiting import POLL_SECONDS
 
@@ -175,7 +176,7 @@ async def test_page_says_what_became_of_each_letter(console: Open, monkeypatch: 
 
 def letter(body: bytes = b"b", born_ms: int = 0) -> Any:
     record = SimpleNamespace(
-        topic="t", born_host=SimpleNamespace(ip="10.0.0.1", port=7), born_timestamp_ms=born_ms, reconsume_times=16, body_crc=9,
+        topic="t", born_host=Host("10.0.0.1", 7), born_timestamp_ms=born_ms, reconsume_times=16, body_crc=9,
         body=body, store_timestamp_ms=1_700_000_000_123, properties={"k": "\u00e9"},
     )  # fmt: skip
     return SimpleNamespace(record=record, body=body, message_id="ID")

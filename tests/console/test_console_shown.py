@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def shown(page: str) -> str:
 async def test_pages_of_a_small_cluster_show_this(console: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async with console("127.0.0.1:1") as one:
         await one.log_in()
-        monkeypatch.setattr(context.time, "time", lambda: float(NOW))
+        monkeypatch.setattr(context, "time", SimpleNamespace(time=lambda: float(NOW)))
         one.services.state._view = view()
         for minute in range(4):
             one.services.history.record(NOW - 240 + 60 * minute, samples(minute))

@@ -47,7 +47,10 @@ def test_failures_time_limits_and_fixtures_of_coroutines_count(pytester: pytest.
     pytester.makepyfile(
         """
         import asyncio
+        import time
         import pytest
+
+        MONOTONIC = time.monotonic
 
         @pytest.fixture
         def number():
@@ -71,8 +74,15 @@ def test_failures_time_limits_and_fixtures_of_coroutines_count(pytester: pytest.
         async def test_leaves_a_task_running():
             global task
             task = asyncio.create_task(asyncio.Event().wait(), name="forgotten")
+
+        async def test_replaces_a_clock_until_the_virtual_one_has_gone(monkeypatch):
+            monkeypatch.setattr(time, "monotonic", lambda: 4.0)
+
+        def test_sees_the_machines_clock():
+            assert time.monotonic is MONOTONIC
         """
     )
     outcome = pytester.runpytest_inprocess("-p", "harness.gate.coroutines", "-p", "no:cacheprovider")
-    outcome.assert_outcomes(passed=2, failed=3)
+    outcome.assert_outcomes(passed=4, failed=3, errors=1)
+    outcome.stdout.fnmatch_lines(["*time.monotonic stays replaced*"])
     outcome.stdout.fnmatch_lines(["E*TimeoutError*", "E*tasks outlive the test*forgotten*"])

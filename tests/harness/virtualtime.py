@@ -28,6 +28,7 @@ T = TypeVar("T")
 GRACE_SECONDS: Final = 0.001  # how long after the last use of a socket the clock may jump: bytes may be on their way
 _THREAD_POLL_SECONDS: Final = 0.02
 _PACKAGE: Final = "saturnmq"
+CLOCKS: Final = ("monotonic", "monotonic_ns", "time", "time_ns")
 _CAUSES_OF_EVENTS: Final = ("connect", "connect_ex", "send", "sendall", "sendmsg", "sendto", "shutdown", "close")
 
 
@@ -39,7 +40,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.skipped_ns = 0
-        self._real = {name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "time", "time_ns")}
+        self._real = {name: getattr(time, name) for name in CLOCKS}
         self._thread = time.pthread_getcpuclockid(threading.get_ident())
         ran = time.clock_gettime_ns(self._thread)
         self._monotonic_ns, self._time_ns = time.monotonic_ns() - ran, time.time_ns() - ran

@@ -6,14 +6,17 @@ loop, the sockets or the disk use a real one, and so do those whose broker runs 
 
 A fixture that returns `Entered` gives the test what an asynchronous context manager yields, in the test's event loop.
 
-A task that outlives its test fails it. In REPORTED_FOLDERS an exception that reaches the event loop's handler fails the test.
+A task that outlives its test fails it, and so does a replaced clock of module `time`: monkeypatch undoes what a coroutine test
+replaced after the virtual clock has gone, and would put that back for all later tests. In REPORTED_FOLDERS an exception that
+reaches the event loop's handler fails the test.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +33,7 @@ CANCELLED_ITERATIONS: Final = 10  # in which a task that was cancelled ends
 VIRTUAL_SECONDS: Final = 300
 _iteration: Final = asyncio.sleep  # a test may replace it
 REAL_SECONDS: Final = 60
+CLOCKS: Final = {name: getattr(time, name) for name in virtualtime.CLOCKS}
 INTEROP_SECONDS: Final = (
     600  # Java servers start, and are killed, several times in a test; pytest-timeout bounds each test, too
 )
@@ -47,6 +51,21 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "loop(real, seconds): the event loop of a coroutine test and the time that it may take (harness.gate.coroutines)",
     )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Fail a test whose fixtures leave a clock replaced, and put the clock back."""
+    try:
+        return (yield)
+    finally:
+        replaced = [name for name, clock in CLOCKS.items() if getattr(time, name) is not clock]
+        for name in replaced:
+            setattr(time, name, CLOCKS[name])
+        if replaced:
+            pytest.fail(
+                f"time.{', time.'.join(replaced)} stays replaced; replace `time` of the module under test instead"
+            )
 
 
 @pytest.hookimpl(tryfirst=True)
