@@ -475,6 +475,20 @@ async def test_clock_set_back_neither_stalls_nor_advances_delivery(
         assert b.bodies() == [b"forward"]
 
 
+@pytest.mark.spec("DLY-07")
+async def test_delay_progress_is_saved_at_the_configured_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, saves = asyncio.get_running_loop(), list[float]()
+
+    async def saved(self: delay.DelayService) -> None:
+        saves.append(loop.time())
+
+    monkeypatch.setattr(delay.DelayService, "save", saved)
+    began = loop.time()
+    async with wire(flush_delay_ms=4000):
+        await asyncio.sleep(10)  # poll: virtual time
+        assert [round(at - began) for at in saves] == [4, 8]
+
+
 @pytest.mark.spec("DLY-07", "DL-C05")
 @pytest.mark.parametrize("saved", [-5, 2, 99])
 async def test_delay_progress_outside_queue_is_corrected(tmp_path: Path, saved: int) -> None:
