@@ -58,6 +58,29 @@ async def test_send_back_without_retry_queues_drops_message() -> None:
 
 
 @pytest.mark.spec("RTY-02")
+async def test_send_back_checks_group_then_broker_then_topic_then_message() -> None:
+    """Each request has all the later reasons for a refusal, too: its offset is that of no message."""
+
+    async def answered(w: Wire) -> tuple[int, str]:
+        answer = await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, group="G", delayLevel=0, offset=7)
+        return answer.code, answer.remark or ""
+
+    async with wire(auto_create_group=False, broker_permission=4) as w:
+        assert (await answered(w))[0] == 26
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=0))
+        assert (await answered(w))[0] == 16
+    async with wire() as w:
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=0))
+        assert await answered(w) == (0, "") and "%RETRY%G" not in w.broker.topics.table
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
+        assert await answered(w) == (1, "look message by offset failed, 7")
+        created = w.broker.topics.table["%RETRY%G"]
+        assert (created.read_queue_nums, created.write_queue_nums, created.perm) == (3, 3, 6)
+        created.perm = 4
+        assert await answered(w) == (16, "the topic[%RETRY%G] sending message is forbidden")
+
+
+@pytest.mark.spec("RTY-02")
 @pytest.mark.parametrize(("version", "topic"), [(120, "SCHEDULE_TOPIC_XXXX"), (121, "%DLQ%G")])
 async def test_max_reconsume_times_applies_from_client_3_4_9(wire: Wire, version: int, topic: str) -> None:
     await wire.send()

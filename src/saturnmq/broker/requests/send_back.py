@@ -12,6 +12,7 @@ from saturnmq.broker.requests.message_queries import record_at
 from saturnmq.broker.requests.send import refused_at_arrival, refused_while_flush_lags
 from saturnmq.broker.services.delay import scheduled
 from saturnmq.net import Connection
+from saturnmq.protocol.bodies import TopicConfig
 from saturnmq.protocol.codes import (
     DLQ_PREFIX,
     EXACT_DELAY_FIELD,
@@ -55,6 +56,9 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     # A group without retry queues gives the message up, as in Apache RocketMQ.
     if group.retry_queue_nums <= 0:
         return request.reply()
+    # Before the message is read, as in Apache RocketMQ: also for one that is absent or becomes a dead letter.
+    topic, width = RETRY_PREFIX + header.group, group.retry_queue_nums
+    config = _writable_topic(ctx, topic, width, connection.remote_address)
     record = record_at(ctx.store, header.offset)
     if record is None:
         return request.reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
@@ -68,16 +72,13 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     if request.version >= VERSION_MAX_RECONSUME and header.max_reconsume_times is not None:
         most = header.max_reconsume_times
     # Spreads copies over the retry queues by the message's own queue offset.
-    topic, queue_id = RETRY_PREFIX + header.group, original.queue_offset % group.retry_queue_nums
-    width = group.retry_queue_nums
+    queue_id = original.queue_offset % width
     # Each attempt waits for a longer level.
     level = header.delay_level or _FIRST_RETRY_LEVEL + original.reconsume_times
     # Too many attempts, or the client gave up (level -1): dead letter.
     if original.reconsume_times >= most or header.delay_level < 0:
-        topic, queue_id, width, level = DLQ_PREFIX + header.group, 0, 1, 0
-    config = ctx.topics.ensure_for_group(topic, width, connection.remote_address)
-    if not config.perm & Perm.WRITE:
-        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+        topic, queue_id, level = DLQ_PREFIX + header.group, 0, 0
+        config = _writable_topic(ctx, topic, 1, connection.remote_address)
     queue_id %= max(config.read_queue_nums, 1)  # the topic may have fewer queues than the group's current settings
     delay_ms = _exact_delay_ms(request) if level else 0
     copy = _copy(ctx, original, topic, queue_id, 0 if delay_ms else level)
@@ -85,6 +86,14 @@ def send_back(ctx: SendContext, connection: Connection, request: Command, header
     if result.status is PutStatus.PUT_OK:
         _count(ctx, copy, result.size, header.group)
     return _sent_back(ctx, request, result, topic)
+
+
+def _writable_topic(ctx: SendContext, topic: str, queues: int, peer: str) -> TopicConfig:
+    """The group's retry or dead-letter topic, created if it does not exist. Raises ResponseError 1, 16."""
+    config = ctx.topics.ensure_for_group(topic, queues, peer)
+    if not config.perm & Perm.WRITE:
+        raise response_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+    return config
 
 
 def _count(ctx: SendContext, copy: Message, size: int, group: str) -> None:
