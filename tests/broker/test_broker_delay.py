@@ -502,6 +502,25 @@ async def test_delay_progress_outside_queue_is_corrected(tmp_path: Path, saved: 
         assert b.bodies() == ([b"a"] if saved < 0 else [])
 
 
+@pytest.mark.spec("DLY-07")
+async def test_delay_progress_behind_retention_continues_at_the_queues_begin(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "delayOffset.json").write_text('{"offsetTable":{1:1}}')
+    async with Bench(tmp_path) as b:
+        *_, last = [b.add(1, body) for body in (b"a", b"b", b"c")]
+        queue = b.store.queues.get((SCHEDULE_TOPIC, 0))
+        assert queue is not None
+        queue.correct_min_offset(last.physical_offset)
+        b.service.deliver_due()
+        assert b.service.offsets() == {1: 2}
+        assert "delay offset corrected level=1 offset=1 corrected=2" in caplog.text
+        b.clock.ms += 1000
+        b.service.deliver_due()
+        assert b.bodies() == [b"c"]
+
+
 @pytest.mark.spec("DUR-19", "DLY-06", "DLY-07")
 async def test_delay_progress_is_written_after_delivered_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
