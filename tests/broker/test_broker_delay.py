@@ -15,7 +15,7 @@ from wire import Clock, Wire, wire
 
 from saturnmq.broker.services import delay
 from saturnmq.broker.services.statistics import Stats
-from saturnmq.protocol.bodies import DelayOffsetTable
+from saturnmq.protocol.bodies import DelayOffsetTable, SubscriptionGroupConfig
 from saturnmq.protocol.codes import HALF_TOPIC, SCHEDULE_TOPIC, RequestCode
 from saturnmq.protocol.errors import ConfigError, ResponseError
 from saturnmq.protocol.message import BatchItem, Host, Message, decode_record, encode_properties, java_hash
@@ -253,6 +253,7 @@ async def test_retry_delay_level_grows_with_attempts(asked: int, failed: int, le
 async def test_send_back_with_negative_level_goes_to_dlq() -> None:
     clock = Clock()
     async with wire(clock_ms=clock) as w:
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3))
         await w.send(body=b"poison", properties={"DELAY": "0"})
         (message,) = await w.messages()
         back: dict[str, Any] = {"group": "G", "delayLevel": -1, "offset": message.physical_offset}

@@ -96,9 +96,13 @@ async def test_clients_are_scanned_and_delays_saved_every_10_s(tmp_path: Path, m
 @pytest.mark.parametrize("enabled", [False, True])
 async def test_a_slave_answers_found_pulls_and_sends_lag_free_consumers_back(tmp_path: Path, enabled: bool) -> None:
     async with pair(tmp_path, slave_read_enable=enabled) as both:
-        await both.send(both.master)
+        for _ in range(2):
+            await both.send(both.master, b"x" * 1000)
         await both.replicated()
-        answer = await both.pull(both.slave)
+        await both.pull(both.slave)  # creates the group
+        if not enabled:
+            both.slave.store.memory_bytes = 500  # the consumer lags: with slaveReadEnable it would be kept (RW-06)
+        answer = await both.pull(both.slave, maxMsgNums=1)
         assert (answer.code, answer.ext["suggestWhichBrokerId"]) == (0, "0")
 
 

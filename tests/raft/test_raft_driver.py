@@ -201,15 +201,17 @@ async def test_failed_housekeeping_is_reported_as_storage_failure(
 
 
 @pytest.mark.spec("DL-Q07")
-async def test_checkpoint_is_written_periodically(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "seconds"), [({}, 3), ({"checkpoint_interval_ms": 1000}, 1)])
+async def test_checkpoint_is_written_periodically(tmp_path: Path, more: dict[str, int], seconds: int) -> None:
     clock = asyncio.get_running_loop().time
-    async with group(tmp_path, 1, checkpoint_interval_ms=RaftSettings().checkpoint_interval_ms) as made:
+    interval_ms = RaftSettings(**more).checkpoint_interval_ms  # type: ignore[arg-type]
+    async with group(tmp_path, 1, checkpoint_interval_ms=interval_ms) as made:
         began = clock()
         file = CheckpointFile(tmp_path / "dledger-n0")
         for end in range(2):
             await made.append(b"a")
             await made.until(lambda end=end: file.read() == LedgerCheckpoint(end, end), "the checkpoint is not written")
-            assert 3 * end < clock() - began < 3 * (end + 1) + 1
+            assert seconds * end < clock() - began < seconds * (end + 1) + 1
 
 
 @pytest.mark.spec("DL-M09", "DL-A10", "DL-M07", "DL-M06")

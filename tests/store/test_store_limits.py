@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -99,6 +100,23 @@ def test_disk_usage_takes_emptiest_commit_log_folder(tmp_path: Path, monkeypatch
     asyncio.run(store.write_all())
     used(monkeypatch, {"one": 95, "two": 30, "consumequeue": 80})
     assert store.disk_usage() == Usage(30, 80, 0)
+    store.close_files()
+
+
+@pytest.mark.spec("DEL-05")
+def test_disk_usage_that_cannot_be_read_is_negative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path, store_path_commit_log=two_folders(tmp_path))
+    store.put(message())
+    asyncio.run(store.write_all())
+
+    def facts(folder: Path) -> SimpleNamespace:
+        if folder.name == "one":
+            raise OSError(errno.EIO, "input/output error")
+        blocks = 0 if folder.name == "consumequeue" else 100
+        return SimpleNamespace(f_blocks=blocks, f_bfree=blocks * 7 // 10, f_bavail=blocks * 7 // 10)
+
+    monkeypatch.setattr(os, "statvfs", facts)
+    assert store.disk_usage() == Usage(-1, -1, 30)
     store.close_files()
 
 
