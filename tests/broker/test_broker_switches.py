@@ -91,7 +91,7 @@ async def test_max_reconsume_times_applies_from_client_3_4_9(wire: Wire, version
 @pytest.mark.spec("RTY-02", "RTY-03", "RTY-05", "SND-09")
 async def test_retry_max_times_of_the_group_decide_about_dead_letters() -> None:
     async with wire() as w:
-        w.broker.groups.set(SubscriptionGroupConfig("G", retry_max_times=2))
+        w.broker.groups.set(SubscriptionGroupConfig("G", retry_queue_nums=3, retry_max_times=2))
         for failed, topic in ((1, "%RETRY%G"), (2, "%DLQ%G")):
             assert (await w.send("%RETRY%G", j=failed)).code == 0
             assert [m.reconsume_times for m in await w.messages(topic)] == [failed]
@@ -100,6 +100,7 @@ async def test_retry_max_times_of_the_group_decide_about_dead_letters() -> None:
             back = {"group": "G", "delayLevel": 0, "originTopic": "T", "offset": offset}
             assert (await w.call(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
             assert w.broker.store.max_offset("%DLQ%G", 0) - before == failed - 1
+        assert w.broker.topics.table["%DLQ%G"].write_queue_nums == 1, "whatever the group's number of retry queues"
 
 
 @pytest.mark.spec("RTY-02", "OPS-03")
