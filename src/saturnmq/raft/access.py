@@ -91,7 +91,7 @@ class PeerAccess:
         literal = {host: parse_list(host) for host in unique_hosts if _literal(host)}
         retained = {host: rule for host, rule in self._addresses.items() if host in unique_hosts}
         self._addresses, self._names = {**retained, **literal}, sorted(unique_hosts - literal.keys())
-        # Results depend on the hosts.
+        # The cached verdicts were made with the former hosts.
         self._origins.clear()
 
     def replace_hosts(self, hosts: Iterable[str]) -> None:
@@ -110,7 +110,7 @@ class PeerAccess:
             return
         self._start_look_ups()
         if self._looking is not None:
-            # Bounded: with a slow name server the member starts, and names are added when they are known.
+            # Bounded: with a slow DNS server the member starts, and addresses are added when they are known.
             await asyncio.wait([self._looking], timeout=START_SECONDS)
 
     def _start_look_ups(self) -> None:
@@ -158,7 +158,7 @@ class PeerAccess:
         self._timer = asyncio.get_running_loop().call_later(LOOK_UP_SECONDS, self._again)
 
     def _look_up_soon(self) -> None:
-        # Rate-limited: connections of strangers must not become load on the name server.
+        # Rate-limited: connections of strangers must not become load on the DNS server.
         if self._thread is None or self._looking is not None or self._clock() < self._next_look_up:
             return
         self._next_look_up = self._clock() + LOOK_UP_PAUSE_SECONDS

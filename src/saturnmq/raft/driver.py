@@ -627,7 +627,7 @@ class RaftMember:
         if self._sync is not None or self._blocked is not None:
             return 0
         self._clean_due = None
-        # Not even what has expired goes before recovery can do without it.
+        # Expired files stay as long as recovery would read them.
         needed = self.keep_from() if self.keep_from is not None else 1 << 62
         files = self.files.data.files
         behind = sum(file.end <= needed for file in files)

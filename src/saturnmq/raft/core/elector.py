@@ -67,7 +67,7 @@ class Elector:
             return
         if (state.now_ms < self.next_vote_ms or state.barred) and not self.raise_now:
             return
-        # It still follows the term below, so that it can answer with a current one.
+        # A higher term is adopted below all the same, so that its answers carry a current one.
         if not state.stands and not self.raise_now:  # a learner or a former member
             self.next_vote_ms = self._jitter()
             return
@@ -164,7 +164,7 @@ class Elector:
         self.round = None
         self.last_result, wait = tally.parse()
         changed = state.configuration.index >= 0
-        # See `led_term`.
+        # Another member led the term of this log's last entry, see `led_term` above.
         of_another = changed and state.log.end_term == tally.term != self.led_term
         if self.last_result is Parsed.PASSED and (tally.term == self.spent_term or of_another):
             # The round shows that a quorum is reachable, which is all that this term is good for: go on in the next one at
@@ -223,7 +223,7 @@ class Elector:
         elif result is VoteResult.REJECT_TERM_NOT_READY:
             self.see_higher_term(request.term)
         elif result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
-            # A candidate reaches this term first; before, its log would be newer than its term (DL-E18).
+            # The response names the term of the log's last entry, and the candidate raises its own term to it before it asks again.
             term = state.log.end_term
         elif result is VoteResult.ACCEPT:
             assert request.leader_id is not None

@@ -96,7 +96,7 @@ class Follower:
         elif request.kind is PushKind.APPEND:
             self._append(token, request)
         elif request.kind is PushKind.COMPARE:
-            # DLedger answers them only after a timeout; without an answer the leader would send them again (DL-X11).
+            # DLedger drops waiting appends without an answer, and the leader learns it from a timeout only (DL-X11).
             self.clear()
             self._compare(token, request)
         else:
@@ -137,7 +137,7 @@ class Follower:
 
     def _append(self, token: int, request: PushRequest) -> None:
         state, first, last = self.state, request.entries[0].index, request.entries[-1].index
-        # The leader sends runs without gaps; anything else is not its encoding.
+        # The leader sends runs without gaps; a gap shows a malformed push.
         if any(b.index != a.index + 1 for a, b in zip(request.entries, request.entries[1:], strict=False)):
             self._answer(token, request, Code.UNEXPECTED_ARGUMENT)
         elif first in self._appends:
@@ -175,7 +175,7 @@ class Follower:
             if not self._store(waiting):
                 # Disk full, wrong position or wrong term all reach the leader as 406, as in DLedger (DL-F05).
                 self._answer(waiting.token, waiting.request, Code.INCONSISTENT_STATE)
-                # They follow an entry that is missing now.
+                # The other waiting appends follow an entry that is missing now.
                 self.clear()
                 return
             self._commit(waiting.request)
@@ -260,8 +260,8 @@ class Follower:
             # It would drop the whole log, so the leader must have seen the current end in a COMPARE response.
             self._answer(token, request, Code.INCONSISTENT_STATE)
             return
-        # Committed entries are never removed where the logs overlap; if they do not, this member has fallen behind and
-        # restarts.
+        # Committed entries are never removed where the logs overlap; if they do not, this log has fallen behind and restarts
+        # at the entry.
         if overlap and first_removed <= min(state.committed, log.end):
             state.alarm(
                 f"truncation refused leader={request.leader_id} index={first_removed} committed={state.committed}"

@@ -74,7 +74,6 @@ class Leader:
 
     def _removed_by_another(self) -> Iterator[str]:
         """Members that an earlier leader removed; not known to be committed here, so that leader may not have informed them."""
-        # That leader may have been lost before it could send them the entry that removes them.
         former = self.state.former
         return (peer for peer in (former.addresses if former is not None else ()) if peer != self.state.self_id)
 
@@ -130,7 +129,6 @@ class Leader:
         refusal = self.refusal()
         if refusal is None and not (bodies and all(bodies)):
             refusal = Code.REQUEST_WITH_EMPTY_BODYS
-        # The limit counts the header (DL-A06).
         if refusal is None and max(map(len, bodies)) + ENTRY_HEADER_BYTES > entry_bytes_max(state.settings.file_bytes):
             refusal = Code.UNEXPECTED_ARGUMENT  # over the size limit of an entry (DL-A06)
         codec = state.configurations.codec
@@ -447,7 +445,7 @@ class Leader:
         if not self._is_current(progress, term) or not isinstance(response, PushResponse):
             return
         if response.code == Code.SUCCESS and response.index is not None:
-            # A follower of DLedger 0.2 sends no count and confirms one entry only (DL-P16).
+            # A follower before DLedger 0.2.6 sends no count and confirms one entry only (DL-P16).
             held = LedgerIndex(response.index + max(response.count, 1) - 1)
             if progress.pending.pop(first, None) is not None:  # else the response is older than a COMPARE
                 # Limited: a peer that confirms more than it was sent is wrong.
@@ -455,7 +453,7 @@ class Leader:
             self.advance()
             self.push(progress)
         elif progress.state is PeerState.APPEND and first in progress.pending:
-            # Only this push decides: later ones are refused as long as it is missing.
+            # Only the push of the entry that the peer needs next counts: later ones are refused as long as it is missing.
             if response.code == Code.REPEATED_PUSH and first == progress.matched + 1:
                 progress.repeats += 1
             if response.code == Code.INCONSISTENT_STATE or progress.repeats > REPEATS_MAX:

@@ -63,7 +63,7 @@ class Membership:
     def progress(self) -> None:
         """After every input: answer the caller of a committed change; a leader that is removed steps down."""
         state = self.state
-        # By index: the term of the entry is this leader's, whose log is only extended.
+        # The index is enough: the entry is of this leader's term, and a leader never truncates its log.
         if self.pending is not None and self.pending.index <= state.committed:
             self._answer(Code.SUCCESS, None)
         # Not earlier: until it is committed, this member is the one that replicates it.

@@ -105,7 +105,6 @@ class Node:
             stored=tuple(configurations),
         )
         self._state.start()
-        # After `start`, so that the alarm is the first thing the operator reads.
         if incomplete:
             self._state.recovering = True
             self._state.alarm(f"acknowledged entries missing, no votes until recovered end={log.end}")
@@ -443,7 +442,7 @@ class Node:
 
     def _enter(self, now_ms: int) -> None:
         state = self._state
-        # A clock that steps back must not: leases and timeouts would be extended.
+        # The core's time never goes back, even if the clock does: leases and timeouts would be extended.
         state.now_ms = max(state.now_ms, now_ms)
         self._settled = False
         # Whatever the last input emitted has been executed by now (duty 1 of the caller).

@@ -95,7 +95,7 @@ class Search:
         if self.high < floor:
             return begin
         low = max(LedgerIndex(self.low + 1), floor)
-        # Rounded up: `low` is known to match, so asking for it again would not end the search.
+        # Always above `self.low`, which is known to match: each step narrows the range, so the search ends.
         self.at = LedgerIndex((low + self.high + 1) // 2)
         return None
 

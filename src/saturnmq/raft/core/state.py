@@ -307,7 +307,7 @@ class MemberState:
     def _become(self, role: Role, leader_id: str | None) -> None:
         self.role = role
         self.leader_id = leader_id
-        # Every change of role ends a transfer; its parts answer the caller.
+        # Every change of role ends a transfer; `Transfers`, one of the parts below, answers its caller.
         self.transferee = None
         self.out.append(RoleChanged(role, self.term, leader_id))
         for part in self.parts:

@@ -46,7 +46,7 @@ class TermFile:
     def write(self, state: HardState) -> None:
         """Replace term and vote atomically: temporary file, fsync, rename, fsync of the folder. Raises StoreError."""
         self._file.write(format_term(state))
-        # Allocated again after the write, which may have used it.
+        # The write may have released the reserve; allocate it again.
         self.reserve()
 
     def read(self, *, ledger_is_empty: bool, force: bool = False) -> HardState:
@@ -64,7 +64,7 @@ class TermFile:
         backup = self._read(self._file.backup)
         if backup is not None:
             try:
-                # The lost file held at least the next term.
+                # The lost file may hold a vote in the backup's term; in the term after it this member has not voted.
                 return HardState(Term(parse_term(backup).term + 1), None)
             except (ValueError, KeyError):
                 pass
