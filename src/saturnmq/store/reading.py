@@ -66,7 +66,7 @@ class StoreReader(ABC):
         self, settings: StoreSettings, log: Log, disk: Disk, queues: QueueTable, index: MessageIndex | None
     ) -> None:
         self.settings, self.log, self.disk, self.queues, self.index = settings, log, disk, queues, index
-        # AccessMessageInMemoryMaxRatio: what lies further back than this share of the memory may be on disk only.
+        # accessMessageInMemoryMaxRatio: what lies further back than this share of the memory may be on disk only.
         self.memory_bytes = capacity.memory_bytes() * settings.memory_percent_max // 100
 
     @abstractmethod
@@ -104,7 +104,7 @@ class StoreReader(ABC):
         if offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset >= high:
-            # One beyond the end is a consumer that has read everything; more is a consumer with a wrong offset.
+            # The offset after the last message is that of a consumer that has read everything; a higher one is wrong.
             over = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(over, high, low, high)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
@@ -173,9 +173,9 @@ class StoreReader(ABC):
         return result
 
     def read_record(self, physical_offset: PhysicalOffset, size: int | None = None) -> bytes | None:
-        # The size that the caller knows, for instance from a unit, must be that of the record.
         """The record at a physical offset; None if there is none or its size differs from size (ST-18, DUR-10)."""
         head = self.place_of(physical_offset)
+        # The size that the caller knows, for instance from a unit, must be that of the record.
         if head is None or head[0] < RECORD_FIXED_BYTES or (size is not None and size != head[0]):
             return None
         view = self.log.view(physical_offset, head[0])
@@ -364,7 +364,7 @@ class StoreReader(ABC):
             if accept_record is not None and not (
                 self._passes_filter(physical, size, accept_record) if properties is None else accept_record(properties)
             ):
-                # Thread_time is a system call: not for every message.
+                # `thread_time` is a system call: not for every message.
                 if not scanned % _FILTER_STEP and thread_time() > until:
                     break
                 continue
@@ -491,7 +491,7 @@ def _by_address(
 def _transfer_limits(settings: StoreSettings, max_count: int, max_bytes: int | None, bulk_bytes: int) -> TransferLimits:
     in_memory = settings.transfer_bytes_in_memory, settings.transfer_count_in_memory
     if bulk_bytes:
-        # At most the larger of both: `bulk` never lowers a configured limit.
+        # The larger of both: `bulk_bytes` never lowers a configured limit.
         in_memory = max(bulk_bytes, in_memory[0]), max_count
     in_disk = settings.transfer_bytes_in_disk, settings.transfer_count_in_disk
     if max_bytes is not None:

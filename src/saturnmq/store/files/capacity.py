@@ -35,7 +35,7 @@ def used_percent(folder: Path) -> int:
         facts = _facts(folder)
     except OSError:
         return -1
-    # As df computes it: what root may use besides counts neither as used nor as free.
+    # As df computes it.
     used = facts.f_blocks - facts.f_bfree
     return percent(used, used + facts.f_bavail)  # blocks reserved for root do not count
 

@@ -233,7 +233,7 @@ class Disk:
             return True
         # Whole pages: mincore takes a page-aligned address.
         at, end = at // mmap.PAGESIZE * mmap.PAGESIZE, min(at + size_bytes, len(mapping))
-        # Rounded up to whole pages.
+        # One byte per page, rounded up.
         pages = bytearray(-(min(at - end, 0) // mmap.PAGESIZE))
         return not pages or mincore(mapping, at, end - at, pages) != 0 or 0 not in pages
 
@@ -295,7 +295,7 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Hard-link source as target; an existing target is removed first. Raises OSError."""
-        # Link() fails if the target exists.
+        # `os.link` fails if the target exists.
         target.unlink(missing_ok=True)
         os.link(source, target)
 

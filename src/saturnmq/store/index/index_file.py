@@ -338,7 +338,6 @@ class IndexFile:
                     self._disk.write(self._fd, slot_at, count.to_bytes(4))
                 if not previous:
                     self.used_slots += 1
-                # IX-04: the begin of a file is set by its first entry.
                 if count == 1:  # its seconds were relative to the end of the previous file (IX-04)
                     self.begin_ms, self.begin_offset = store_ms, physical_offset
                     seconds = 0

@@ -104,7 +104,7 @@ class IndexQueue:
 
     def add(self, records: list[Record]) -> bool:
         """Queue records, in log order; False if messages must be rejected: see `refusal`."""
-        # It lags: the records are in the log, from which it reads them anyway.
+        # The index lags and catches up from the log, which has these records.
         if self._reading is not None:
             return not self.refusal
         self._waiting += records
@@ -299,7 +299,6 @@ class IndexQueue:
 
     def _refuse(self, error: Exception) -> None:
         """Let messages be rejected. Not if descriptors are missing: connections take those, and records may wait for a free one."""
-        # Descriptors come back when connections end: records can wait for that.
         if isinstance(error, OutOfDescriptors):
             self._schedule(_RETRY_S)
             return
@@ -310,7 +309,7 @@ class IndexQueue:
     def _pause(self, began: float) -> None:
         """Leave the event loop to other work after a step that began at this CPU time, if records are left or it was long."""
         now, ended = monotonic(), thread_time()
-        # CPU time of the loop since the last step.
+        # `other_work_s` is the CPU time that the event loop has used since the last step.
         cost, other_work_s = ended - began, began - self._ended
         idle = other_work_s < _IDLE_SHARE * (now - cost - self._began)
         self._began, self._ended = now - cost, ended

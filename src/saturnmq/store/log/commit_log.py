@@ -285,9 +285,9 @@ class CommitLog:
         return extents, None
 
     def space(self) -> Space | None:
-        # Without the filler's bytes at its end.
         """See `Log.space`."""
         file = self._current
+        # Without the filler's bytes at its end.
         return (file.target, file.start, file.end - END_BLANK_BYTES, self.end) if file is not None else None
 
     def fill(self, end: PhysicalOffset, sums: Sequence[Sum]) -> None:
@@ -364,10 +364,10 @@ class CommitLog:
         """See `Log.cut_file`."""
         return next((file.cut for file in self.files if file.cut), "")
 
-    # The filler has only size and magic, so no more is required to be readable.
     def record_at(self, offset: PhysicalOffset) -> Record | None:
         """Size and magic number at an offset; None outside the readable log."""
         file = self._files.find(offset)
+        # The filler has only size and magic, so no more is required to be readable.
         if file is None or offset < file.start or offset + SIZE_AND_MAGIC.size > min(file.end, self.readable_end):
             return None
         return Record(*SIZE_AND_MAGIC.unpack_from(file.map, offset - file.start))
@@ -434,7 +434,6 @@ class CommitLog:
     def expendable(self, safe: PhysicalOffset) -> int:
         """See `Log.expendable`; the last file is kept."""
         # Recovery starts in the file that holds `safe`.
-        # The file with `safe` and all after it are needed.
         current = next((number for number, file in enumerate(self.files) if file.end > safe), len(self.files) - 1)
         return max(current, 0)
 

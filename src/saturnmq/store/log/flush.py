@@ -158,7 +158,7 @@ class Flusher:
             files = self._log.dirty_files(flushed)
             self._flushing = files[-1].path if files else None
             for file in files:
-                # See there: cheaper than what the kernel does page by page.
+                # Unmaps the dirty pages at once; the kernel would write-protect them one by one.
                 file.before_flush(flushed, end)
             before = time.monotonic()
             for file in files:
@@ -169,7 +169,6 @@ class Flusher:
             # The waiters are on the loop, and so is `flushed`.
             loop.call_soon_threadsafe(self._flush_ended, end, time.monotonic() - before)
             flushed = end
-            # Go on without a round trip through the loop as long as a waiter needs more.
             if self._requested_end <= end or self._log.readable_end <= end:
                 return
 

@@ -162,7 +162,7 @@ class ConsumeQueue:
 
     def _used(self, start: int) -> int:
         """End of the units in the last file, by bisection: they are contiguous from its start."""
-        # Units are contiguous in a file that was written in order; bisection reads a few of them instead of 6 MB.
+        # A few reads instead of the file's 6 MB.
         low, high = 0, self._file_bytes // UNIT_BYTES
         while low < high:
             middle = (low + high) // 2
@@ -357,7 +357,6 @@ class ConsumeQueue:
         The tags code comes from the extension if the unit has one; an address that cannot be resolved is returned as it is.
         """
         unit = self._unit(queue_offset) if queue_offset >= self.min_offset else None
-        # Only for units that have an address.
         return self._with_tags(unit) if unit is not None and unit[2] <= ADDRESS_MAX else unit
 
     def _with_tags(self, unit: Unit) -> Unit:
@@ -389,7 +388,6 @@ class ConsumeQueue:
 
     def truncate(self, physical_end: PhysicalOffset) -> int:
         """Drop units of records that end after physical_end (RC-10), in files too; returns how many. Raises OSError, StoreError."""
-        # Bisection, then the files are cleared from there.
         low = self.end_before(physical_end)
         dropped = self.max_offset - low
         if not dropped:

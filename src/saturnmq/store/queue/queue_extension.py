@@ -90,7 +90,6 @@ class QueueExtension:
             self._anchor(last_code)
             return
         # The extension was off for a while. New content starts after any address that an old unit may hold: none is used twice.
-        # No byte of existing files is used again: stale units there could be read through old addresses.
         behind = int(paths[-1].name) + self.file_bytes if paths else 0
         self._start(max(behind, self._boundary(2 * UNIT_BYTES_MAX * units)))
 
@@ -261,7 +260,6 @@ def _last_byte(fd: int, at: int) -> int:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
-            # Lseek reports it behind the last data.
             if error.errno == errno.ENXIO:  # only a hole follows
                 return used_end
             raise

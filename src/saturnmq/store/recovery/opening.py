@@ -146,7 +146,7 @@ def _with_checksums(store: StoreState, todo: RecoveryPlan) -> RecoveryPlan:
     if log.sums is None:
         return todo
     evidence = log.sums.load()
-    # Nothing behind the checkpoint, or another broker wrote since then.
+    # Nothing was synced after the checkpoint, or another broker wrote since then.
     if note is None or evidence.reach <= note.log_synced:
         return todo
     durable = PhysicalOffset(max(todo.durable, evidence.reach))
@@ -315,7 +315,7 @@ class _Recovery:
             store.queues.clear()
             self._emptied.clear()
             self.rebuild, self.queues_from, self.read_from = True, store.log.first_position, store.log.first_position
-            # Even from nothing it does not match: the log itself contradicts itself.
+            # Queues rebuilt from an empty state do not match either: the records of the log contradict each other.
             if not self._read(store.log.first_position, scan):
                 raise self._misfit_error()
         if self.rebuild:

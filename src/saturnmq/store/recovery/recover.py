@@ -120,7 +120,6 @@ def _begin_by_time(files: Sequence[FileFacts], checkpoint_ms: int) -> PhysicalOf
 
 def _last_begun(files: Sequence[FileFacts]) -> PhysicalOffset:
     """Start of the newest file that has a record: earlier files were full and synced, later ones are only preallocated."""
-    # Preallocated files have no record yet.
     return next((facts.start for facts in reversed(files) if facts.store_ms > 0), files[0].start)
 
 
