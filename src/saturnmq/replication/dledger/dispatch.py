@@ -229,7 +229,7 @@ def dispatch_plain(dispatch: GroupDispatch, count_max: int) -> int:
         if dispatch.on_foreign is not None:
             for topic, queue_id, *_ in filled:
                 dispatch.on_foreign(topic, queue_id)
-        # All at once: times never fall in a log, the last one may still be damaged.
+        # The largest, not the last: times never fall along the log unless a record's time is damaged.
         store.note_store_time(max(record[3] for record in records))
         store.dispatch_units(filled, records, dispatched)
     return len(records)

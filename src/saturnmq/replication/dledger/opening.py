@@ -135,7 +135,7 @@ def _recover(
     problems = store.queues.load(linear=note is None and not clean, use_list=True)
     index_from = opening.load_index(store, clean=clean)
     dispatch_from = start
-    # Retention has deleted entries that were never dispatched here.
+    # The leader has replaced the whole log, and no checkpoint was written since; retention keeps what is not dispatched.
     dispatch.gap = note is not None and note.dispatched < start
     if note is not None:
         dispatch_from = note.dispatched
@@ -193,7 +193,7 @@ def _dispatch(
             index.clear()
     else:
         for loaded_queue in store.queues.by_key.values():
-            # Units beyond the committed end: another leader may have replaced their entries.
+            # All units from `begin` on are written again: another leader may have replaced entries that were not committed.
             loaded_queue.truncate(begin)
             loaded_queue.trim_extension()
         if index is not None:

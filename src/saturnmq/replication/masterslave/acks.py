@@ -82,7 +82,7 @@ class SlaveAcks:
         Positions must not decrease from call to call.
         """
         acknowledged = self.highest
-        # HaSlaveFallbehindMax: a slave this far behind would only make the send time out.
+        # haSlaveFallbehindMax: a slave this far behind would only make the send time out.
         if not self._offsets or position - acknowledged >= self._fall_behind_max:
             callback(PutStatus.SLAVE_NOT_AVAILABLE, "")
             return

@@ -172,7 +172,7 @@ class MasterChannel(_Channel):
             return opening + following
         wants = opening[-1]
         refusal, problem, tls = self._judge(wants)
-        # Bytes behind an opening were not protected by the TLS that it asks for.
+        # Bytes after an opening were not protected by the TLS that it asks for.
         if refusal is None and following:
             refusal, problem = Refusal.UNKNOWN_OPENING, "bytes behind the opening"  # sent before it was answered
         if refusal is not None:
@@ -203,7 +203,7 @@ class MasterChannel(_Channel):
             return Refusal.NO_TLS if wants & TLS else Refusal.TLS_NEEDED, problem, None
         if wants & SECRET and self._terms.secret is None:
             return Refusal.NO_SECRET, "the slave introduces itself, but haClusterSecret is not set here", None
-        # HaAllowedAddresses: such a slave, a Java one for instance, needs no proof.
+        # haAllowedAddresses: such a slave, a Java one for instance, needs no proof.
         if not wants & SECRET and not self._trusted:
             return (
                 Refusal.SECRET_NEEDED,

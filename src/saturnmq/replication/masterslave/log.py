@@ -55,7 +55,7 @@ class SlaveLog(CommitLog):
             file = self._next(self.received)
         self._current = file
         at = self.received - file.start
-        # Behind `end`: readers do not see these bytes before `take` has checked them.
+        # After `end`: readers do not see these bytes before `take` has checked them.
         file.map[at : at + len(data)] = data
         self.received = PhysicalOffset(self.received + len(data))
 

@@ -358,7 +358,7 @@ class HaMaster:
         if len(same) >= WAITING_PER_HOST:
             oldest = same[0]
         elif len(waiting) >= WAITING_MAX:
-            # Strangers first.
+            # Connections that are not trusted by their address go first.
             oldest = next((each for each in waiting if not each.trusted), waiting[0])
         if oldest is not None:
             self.rejections.note("ha", oldest.peer, "no report, and others wait")

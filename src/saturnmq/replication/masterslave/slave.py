@@ -103,7 +103,6 @@ class MasterConnection(asyncio.Protocol):
             return
         self._heard_at = self._loop.time()
         try:
-            # What follows the handshake in the same read are frames.
             began = channel.established  # the handshake may end within this piece, with frames behind it
             data = channel.feed(data)
             if channel.established and not began:

@@ -40,7 +40,6 @@ class TailCheck:
         self._end = log.end
         self.diverged: Diverged | None = None
         # An offset of 0 is the report of an empty slave.
-        # Its offset 0 would mean an empty slave to the master.
         first = max(log.first_position, 1)
         begin = max(first, log.end - compared_bytes)
         file = log.file_at(PhysicalOffset(log.end - 1)) if log.end else None
