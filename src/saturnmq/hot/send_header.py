@@ -49,7 +49,7 @@ class SendHeader(HeaderReader):
             return False
         if self.code == _BATCH:
             self.is_batch = True
-        # ProducerGroup, topic, queueId, sysFlag, bornTimestamp and flag, by the letters of SendMessageRequestHeaderV2.
+        # producerGroup, topic, queueId, sysFlag, bornTimestamp and flag, by the letters of SendMessageRequestHeaderV2.
         required = 1 << (_B - _A) | 1 << (_E - _A) | 1 << (_F - _A) | 1 << (_G - _A) | 1 << (_H - _A) | 1
         return (
             self._letters & required == required

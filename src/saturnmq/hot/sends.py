@@ -458,7 +458,7 @@ class Sends:
         # Apache RocketMQ stores WAIT only of batches; without it a record is nine bytes shorter.
         if self._wait_at >= 0 and not header.is_batch:
             properties = _without(properties, self._wait_at)
-        # The broker's own name replaces what the producer says.
+        # The name of this broker's cluster, in the suffix, replaces what the producer has set.
         if self._has_cluster:
             properties = _without(properties, _find(properties, b"CLUSTER\1"))
         # The suffix begins with a separator, which is needed only if the properties do not end with one.
