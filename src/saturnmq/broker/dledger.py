@@ -224,7 +224,7 @@ class DLedger:
     # ---- roles
 
     def _role_changed(self) -> None:
-        # First: what this member recorded as the leader and the group has not decided.
+        # First undo what this member recorded as the leader and the group has not decided.
         self.changes.undo()
         member = self.group.member
         if member is not None:

@@ -113,7 +113,7 @@ class Forwarding:
 
     def changed(self) -> None:
         """The role has changed, another leader is known, or this member has begun to serve: waiting requests look again."""
-        # Set the old one: who looks again waits for the new one.
+        # Waiting requests hold the old event, which wakes them; those that must wait again wait for the new one.
         event, self._role_changed = self._role_changed, asyncio.Event()
         event.set()
 
@@ -288,7 +288,7 @@ class Forwarding:
             await asyncio.wait((task,))
         finally:
             task.cancel()
-        # By `close`.
+        # Cancelled by `close`.
         return None if task.cancelled() else task.result()
 
     # ---- leader
@@ -300,7 +300,7 @@ class Forwarding:
         """
         forwarded = ForwardedRequest.decode(body, self._owner().frame_limits)
         in_flight = self._in_flight.setdefault(member, _InFlight())
-        # A newer member may forward more.
+        # A member of a newer version may forward codes that this one does not.
         if forwarded.request.code not in FORWARDED:
             answer(bytes((ForwardOutcome.NOT_FORWARDED,)))
         elif (

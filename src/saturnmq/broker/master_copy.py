@@ -205,7 +205,7 @@ class MasterCopy:
         limited_offsets: _Offsets = {}
         for name, queues in master_offsets.items():
             topic = name.partition("@")[0]
-            # This slave may become the master: no offset may be behind the end of its queues.
+            # This slave may become the master: no offset may be beyond the end of its queues.
             limited = {queue: min(offset, self._store.max_offset(topic, queue)) for queue, offset in queues.items()}
             before = self._masters.get(name, {})
             # It differs from the last copy: also when it went back, as after a reset.

@@ -106,6 +106,6 @@ def versions(ctx: AclContext, connection: Connection, request: Command, header: 
 
 async def accounts(ctx: AclContext, connection: Connection, request: Command, header: object) -> Command:
     """Serve GET_BROKER_CLUSTER_ACL_CONFIG (54); secret keys are masked."""
-    # Reads files.
+    # Reads files, so not on the event loop.
     config = await asyncio.to_thread(_plain_validator(ctx, ResponseCode.SYSTEM_ERROR).config)
     return request.reply(body=config.encode())

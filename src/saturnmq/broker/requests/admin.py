@@ -189,7 +189,7 @@ def topic_stats(ctx: ProgressContext, connection: Connection, request: Command, 
 def _topic_stats(ctx: ProgressContext, request: Command, config: TopicConfig) -> Steps[Command]:
     topic, table = config.topic_name, {}
     for queue_id in range(config.write_queue_nums):
-        # -1 or less stands for a queue that does not exist.
+        # Both are 0 for a queue that does not exist yet.
         low, high = (f(topic, queue_id) for f in (ctx.store.min_offset, ctx.store.max_offset))
         updated = ctx.store.store_time(topic, queue_id, QueueOffset(high - 1)) if high > 0 else 0
         queue = MessageQueue(topic, ctx.settings.broker_name, queue_id)

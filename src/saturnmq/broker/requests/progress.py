@@ -161,7 +161,7 @@ def _correction(ctx: ProgressContext, request: Command, header: h.QueryCorrectio
                 least[queue_id] = min(offset, least.get(queue_id, _LONG_MAX))
             yield
     for queue_id, offset in ctx.offsets.of(header.topic, header.compare_group).items():
-        # CompareGroup itself is behind the minimum: nothing to correct.
+        # compareGroup is behind the smallest offset: Long.MAX_VALUE says that there is nothing to correct.
         if least.get(queue_id, _LONG_MAX) > offset:
             least[queue_id] = _LONG_MAX
     return (yield from ctx.slices.reply(request, QueryCorrectionOffsetBody(least)))

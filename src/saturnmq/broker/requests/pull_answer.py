@@ -84,7 +84,7 @@ def _sample(serialization: Serialization, code: int, remark: str, broker_id: int
         remark=remark,
         serialization=serialization,
     )
-    # Without length words.
+    # Without the two length words, which depend on the body.
     return encode_head(command, 0)[8:]
 
 

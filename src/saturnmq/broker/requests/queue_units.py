@@ -44,7 +44,7 @@ def queue_units(
     if header.consumer_group:
         offline = f"{header.consumer_group}@{topic} is not online!"
         body.filter_data = accepts.shown if body.subscription_data is not None else offline
-    # Success with a remark (RT-13).
+    # An index outside the queue is no error: SUCCESS with a remark (RT-13).
     if not queue.min_offset <= header.index < queue.max_offset:
         text = f"Index {header.index} of {queue_id}@{topic} is not exist!"
         return request.reply(ResponseCode.SUCCESS, text, body=body.encode())

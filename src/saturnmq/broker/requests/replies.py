@@ -52,7 +52,7 @@ def send_reply(ctx: ReplyContext, connection: Connection, request: Command) -> C
     requester = _requester(ctx, client_id)
     if isinstance(requester, str):
         return _undelivered(ctx, connection, request, requester, fields)
-    # Until the push is answered.
+    # Counted until the requester has answered the push.
     ctx.send.in_flight.replies += 1
     pushed = _push(requester, push, client_id or "")
     return Later(_delivered(ctx, connection, request, requester, pushed, fields))

@@ -32,7 +32,7 @@ def runtime_table(ctx: RuntimeContext) -> dict[str, str]:
     days, remaining_seconds = divmod(seconds, 86_400)
     hours, remaining_seconds = divmod(remaining_seconds, 3600)
     minutes, seconds = divmod(remaining_seconds, 60)
-    # Of the file systems, now.
+    # Asked of the file systems at each request.
     usage = store.disk_usage()
     table = ctx.stats.table(now) | {
         "brokerVersion": str(VERSION),

@@ -134,7 +134,7 @@ def _copy(ctx: SendContext, original: Message, topic: str, queue_id: int, level:
     if find(properties, PropertyKey.ORIGIN_MESSAGE_ID) is None:
         first = offset_message_id(original.store_host, original.physical_offset)
         properties = with_property(properties, PropertyKey.ORIGIN_MESSAGE_ID, first)
-    # The copy is confirmed by this broker, no sender waits.
+    # As Apache's broker stores it; the response waits for the copy all the same, see `_sent_back`.
     properties = with_property(properties, PropertyKey.WAIT, "false")
     properties = with_property(properties, PropertyKey.DELAY, str(level))
     topic, queue_id, properties = scheduled(topic, queue_id, properties, str(level), ctx.master.delay.level_max)

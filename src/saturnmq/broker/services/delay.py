@@ -124,7 +124,6 @@ class Level:
 
     def back_off(self, now_ms: int, min_ms: int, max_ms: int) -> int:
         """Back off, twice as long as the last time; returns the back-off in ms."""
-        # Doubled from the minimum up to the maximum.
         self.backoff_ms = min(max(self.backoff_ms * 2, min_ms), max_ms)
         self.backoff_until_ms = now_ms + self.backoff_ms
         return self.backoff_ms

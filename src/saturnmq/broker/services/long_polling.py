@@ -291,7 +291,6 @@ class LongPolling:
 
     def _remove_from_index(self, parked: ParkedPull) -> None:
         """Remove a pull from the index of its queue, when it waits no longer. It counts until it is answered or dropped."""
-        # Other places find the pull no longer; it still counts until it is answered.
         parked.indexed = False
         queue = self._queues[parked.key]
         queue.remove(parked)
@@ -391,7 +390,7 @@ class LongPolling:
         return True
 
     def _add_ready(self, parked: ParkedPull) -> None:
-        # Behind the others of its connection, in order.
+        # After the others of its connection, in order.
         blocked = self._blocked.get(parked.connection)
         if blocked is not None:
             blocked.append(parked)
@@ -544,7 +543,7 @@ class LongPolling:
         self._waking.clear()
         self._delayed.clear()
         for connection in {*self._by_connection, *self._ready, *self._blocked}:
-            # Parked pulls need no answer: their connections are about to close.
+            # Parked and ready pulls too are answered below.
             delayed += self._withdraw(connection)
         for parked in delayed:
             if parked.connection.output_full:

@@ -191,7 +191,6 @@ class Registrar:
         """Register changed topics soon, not only at the next period (NS-34)."""
         for config in topics:
             if self._topics.get(config.topic_name) is None:
-                # An incremental registration cannot say that a topic is missing.
                 self.require_full()  # only a full registration conveys a deletion
             else:
                 self._changed[config.topic_name] = None
@@ -339,7 +338,7 @@ class Registrar:
             # Another full one is due already.
             if not self._full_event.is_set():
                 self._full_done.set()
-            # Its cost grows with the number of topics: at most a tenth of the time goes into it.
+            # Its cost grows with the number of topics: a tenth of the time goes into it, more only if one takes over a second.
             await asyncio.sleep(min(FULL_PAUSE_FACTOR * (loop.time() - began), FULL_PAUSE_SECONDS_MAX))
 
     async def register(self, *, force: bool = False) -> bool:
@@ -425,7 +424,7 @@ class Registrar:
             self._settings.register_timeout_ms,
         )
         same = [answer is not None and answer.ext.get("changed") == "false" for answer in answers]
-        # As in `_register_with`.
+        # If it was cleared meanwhile, these answers may be outdated.
         if losses == self._losses:
             self._current.update(address for address, unchanged in zip(addresses, same, strict=True) if unchanged)
         return not all(same)
@@ -449,7 +448,6 @@ class Registrar:
         """
         self._sign(command)
         try:
-            # Only an existing connection: a NameServer that was restarted needs all topics first.
             pending_answer = None if connect else self._client.ask(address, command, timeout_ms)
             if pending_answer is None and not connect:
                 return None
@@ -470,7 +468,6 @@ class Registrar:
 
     def _note_failure(self, address: str, code: int, error: Exception) -> None:
         """Log a failure, at WARNING only if the request before did not fail."""
-        # Once per failure, not once per attempt.
         level = logging.DEBUG if address in self._failed else logging.WARNING
         log.log(level, "name server failed address=%s code=%s error=%s", address, code, error)
         self._failed.add(address)

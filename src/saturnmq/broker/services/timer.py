@@ -273,7 +273,7 @@ class TimerService:
         return wait_ms
 
     def _deliver_due(self, now_ms: int) -> int:
-        # A negative or too long rest shows that the clock was set back.
+        # A rest longer than it was set shows that the clock was set back: it counts as over.
         if 0 < self._rests_until_ms - now_ms <= self._rest_ms:
             return self._rests_until_ms - now_ms
         self._activate(now_ms)

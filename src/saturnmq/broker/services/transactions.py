@@ -147,7 +147,7 @@ class Transactions:
         self._ends = (half.next_offset if half else QueueOffset(0), op.next_offset if op else QueueOffset(0))
         # Nothing to read: transactions can end from the first request on.
         self.ready = self._ends[0] == self._progress(HALF_TOPIC)
-        # After the bounds are taken: its operation lies behind them.
+        # After the bounds are taken: the operation that it writes lies after them and is not read again.
         self._finish_last_commit()
 
     def start(self, on_failure: OnFailure) -> None:
@@ -205,7 +205,7 @@ class Transactions:
     async def _scan(self) -> None:
         half_from, op_from = self._progress(HALF_TOPIC), self._progress(OP_HALF_TOPIC)
         decided, pace = self._finished, Pace()
-        # Operations first: what is decided is not read again.
+        # Operations first: half messages that they decide are left out below.
         for message in self._records(OP_HALF_TOPIC, op_from, self._ends[1]):
             decided.update(offset for offset in _decided_by(message) if offset >= half_from)
             await pace.step()
@@ -282,7 +282,7 @@ class Transactions:
         if message is None or message.sys_flag & TRANSACTION_MASK != _COMMIT:
             return
         half = self._message_at(PhysicalOffset(message.prepared_transaction_offset), HALF_TOPIC)
-        # An earlier half message was decided and its progress published.
+        # Below the progress it was decided before, and the decision is published.
         if half is not None and half.queue_offset >= self._progress(HALF_TOPIC):
             log.warning("operation of the last commit missing, written now offset=%s", half.queue_offset)
             self._write_op(half.queue_offset)

@@ -96,7 +96,7 @@ class QueueLockTable:
 
     def renew(self, client_ids: Container[str], now_ms: int) -> None:
         """Renew all locks of these clients."""
-        # Moving changes the order.
+        # A copy: a renewed lock moves to the end of the order.
         for key, lock in list(self._by_age.items()):
             if lock.client_id in client_ids:
                 lock.updated_ms = now_ms
