@@ -22,7 +22,7 @@ REFRESH_MS: Final = 120_000
 
 
 def _download(url: str) -> str:
-    # Urllib would also open file: and ftp: URLs.
+    # `urlopen` would also open file: and ftp: URLs.
     if not url.startswith(("http://", "https://")):
         raise NoNameServer(f"address server {without_credentials(url)} must be an http:// or https:// URL")
     import urllib.request  # takes a tenth of the time in which a command starts

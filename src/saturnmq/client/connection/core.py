@@ -141,7 +141,7 @@ class Core:
         addresses = settings.name_servers
         if not addresses and settings.address_server:
             addresses = await fetch_addresses(settings.address_server, settings.unit)
-        # The address by which the NameServer is reached becomes part of the client id.
+        # The local address from which the NameServer is reached becomes part of the client id.
         ip = local_ip(addresses[0])
         self.client_id = client_id(ip, settings.instance, settings.unit)
         self.ids = MessageIds(ip)

@@ -206,7 +206,6 @@ def parse_address(text: str) -> str:
 
 def parse_addresses(text: str | Sequence[str]) -> tuple[str, ...]:
     """Addresses of a list, or of text separated by `;` or `,`; without duplicates, in order. Raises ConfigError."""
-    # Not split: a part of a secret would be shown in the error.
     if isinstance(text, str) and ("@" in text or "://" in text):  # not split: a part of a secret would be shown
         raise ConfigError(
             f"NameServer addresses are host:port;host:port, not a URL ({without_credentials(text):.80}); "
@@ -236,7 +235,7 @@ def parse_url(url: str) -> dict[str, Any]:
             f"schemes: {', '.join(SCHEMES)}"
         )
     credentials, at, hosts = match["rest"].rpartition("@")
-    # The @ lies behind a character that ends the authority.
+    # The @ comes after a character that ends the authority.
     if not at and "@" in url:
         raise ConfigError("the URL has its @ after a slash or question mark: percent-encode /, ? and # in credentials")
     settings: dict[str, Any] = {"name_servers": parse_addresses(hosts)}

@@ -37,7 +37,7 @@ class Inbox(Generic[T]):
 
     def prepend(self, items: list[T]) -> None:
         """Insert items at the front, keeping their order."""
-        # Extendleft reverses the order.
+        # `extendleft` reverses the order.
         self._items.extendleft(reversed(items))
         self._wake(len(items))
 

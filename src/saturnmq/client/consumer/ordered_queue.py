@@ -109,7 +109,7 @@ class OrderedGeneration(QueueGeneration):
             again = self._roll_back(message) if verdict is Ack.ROLLBACK else [next_attempt(message)]
             assignment.repeat_later(self, again, after)
         assignment.give_back(message)
-        # Offsets behind this one are settled for good.
+        # Offsets below this one are settled for good.
         if len(self.settled_attempts) > 4096:
             self.settled_attempts = {
                 key: value for key, value in self.settled_attempts.items() if key[0] >= message.offset
@@ -235,7 +235,7 @@ class OrderedQueue(AssignedQueue):
     def position(self) -> QueueOffset:
         """The offset of the next message that a reader gets."""
         generation = self._now
-        # The head is in a reader's hands: the position is the one after it.
+        # A head that no reader has taken is the next one; a head in a reader's hands is not.
         if self.head is not None and self.head is not self.handed:
             return self.head.offset
         return generation.waiting[0].offset if generation.waiting else self.next_offset

@@ -77,7 +77,7 @@ class ProcessQueue:
 
         With nothing open, the commit offset advances to next_offset (PL-07).
         """
-        # Never back: an earlier answer may come later.
+        # Only forward: the answer to an earlier pull may arrive later.
         if next_offset > self._next:
             self._next = next_offset
 
@@ -88,7 +88,7 @@ class ProcessQueue:
             return None
         self._bytes -= body_bytes
         order = self._order
-        # Offsets behind an open one wait for it.
+        # Offsets after an open one wait for it.
         while order and order[0] not in self._open:
             order.popleft()
         return order[0] if order else self._next

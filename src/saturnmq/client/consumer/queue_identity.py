@@ -101,7 +101,7 @@ class QueueIdentity:
         first = _first_of(result)
         if first is None:
             raise Undecided(f"queue {self._queue} has no record yet")
-        # One log: a record of the old queue cannot lie behind the mark.
+        # In the same log, the first record of the old queue cannot lie after the mark.
         if first.physical_offset > mark.physical_offset or await self._is_other_log(first, mark):
             self.mark = first
             return first.offset

@@ -32,7 +32,6 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
         return []
     at, count = ids.index(me), len(ids)
     size, remainder = divmod(len(ordered), count)
-    # The first `remainder` members have one queue more each.
     start = at * size + min(at, remainder)
     return ordered[start : start + size + (1 if at < remainder else 0)]
 
@@ -108,7 +107,6 @@ def nearby(
         own_site = site_of(member_site, me)
         share = inner(queues_in[own_site], members_in[own_site], me) if own_site in queues_in else []
         for site in sorted(queues_in):
-            # Queues at a site without a consumer.
             if site not in members_in:
                 share += inner(queues_in[site], sorted(members), me)
         return share
@@ -132,7 +130,7 @@ def consistent_hash(virtual_nodes: int = 10, ring_position: Callable[[str], int]
     def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
         if me not in members:
             return []
-        # Members in order: of two nodes at one position each member keeps the same one.
+        # Sorted, so that every member keeps the same one of two nodes at one ring position.
         owners = {ring_position(f"{member}-{k}"): member for member in sorted(members) for k in range(virtual_nodes)}
         ring = sorted(owners)
         share = []
@@ -140,7 +138,7 @@ def consistent_hash(virtual_nodes: int = 10, ring_position: Callable[[str], int]
             # Java's toString of a queue: Java members must compute the same position.
             name = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             at = bisect_left(ring, ring_position(name))
-            # Behind the last node the ring begins again.
+            # After the last node the ring begins again.
             if owners[ring[at % len(ring)]] == me:
                 share.append(queue)
         return share

@@ -94,7 +94,7 @@ class SendBack:
             "maxReconsumeTimes": str(self.max_times),
             "bname": queue.broker_name,
         }
-        # A level says these exactly, to any broker.
+        # A delay that is the length of a level is exact on any broker.
         if after is not None and after.total_seconds() not in LEVEL_SECONDS:
             # Rounded up.
             delay_ms = -(-after // timedelta(milliseconds=1))

@@ -243,7 +243,7 @@ class Attempts:
                         # Another broker may have the topic now.
                         await self._refresh(prepared.topic, retries.share_ms)
                 else:
-                    # Stored, but not flushed or not replicated in time.
+                    # Any other status: it is stored, but was not flushed or replicated in time.
                     if outcome[0].status is SendStatus.SEND_OK or not settings.retry_not_stored:
                         return outcome
                     # A later failure does not hide that the message is stored.
@@ -279,7 +279,7 @@ class Attempts:
 
     async def _deliver_oneway(self, prepared: Prepared, choice: Choice, deadline: Deadline) -> None:
         """Write a one-way request; tried again only as long as nothing was written. Raises the error of the last attempt."""
-        # For the hooks.
+        # Hooks read the shard key from here.
         prepared.shard_by = choice[0]
         fixed = await self._fixed(prepared.topic, choice, deadline)
         retries = Retries(self._core.settings.attempts, deadline)

@@ -114,7 +114,7 @@ class Batching(Attempts):
     def _sends_alone(self) -> bool:
         """Whether a send leaves at once by itself, because few are in flight and few were before. It overtakes no batch."""
         return (
-            # A burst begins with few in flight too: only after some calm iterations is it not one.
+            # A burst also begins with few in flight, so a send goes alone only after some calm iterations.
             self._calm_iterations >= CALM_ITERATIONS
             and self._in_flight.count + 1 < SHARED_FROM
             # A batch that is open or on its way was there first.
@@ -215,7 +215,7 @@ class Batching(Attempts):
         """Close the open batches, but not those of a queue that has a request in flight."""
         self._timer = None
         self._messages_max = self._first_messages_max
-        # They collect further messages until the answer comes.
+        # Batches for a queue with a request in flight are left out: they collect messages until its answer comes.
         batches = [batch for key, batch in self._open.items() if key[3] not in self._waiting]
         # Counted per flush, which is once per iteration with sends.
         self._calm_iterations = self._calm_iterations + 1 if self._in_flight.count < SHARED_FROM else 0
@@ -333,7 +333,6 @@ class Batching(Attempts):
             prepared, _, future = entry
             if future.done():
                 continue
-            # As in `_run`.
             prepared.asks_confirmation = True
             try:
                 receipt = (await self._deliver(prepared, queue, deadline))[0]
@@ -346,7 +345,7 @@ class Batching(Attempts):
     async def _finish_batches(self) -> None:
         """Send what waits, and wait until all batches have ended."""
         if self._timer is not None:
-            # No more lingering.
+            # What lingers is sent now.
             self._timer.cancel()
         while self._open or self._closed or self._running:
             self._flush()

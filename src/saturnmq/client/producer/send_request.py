@@ -60,7 +60,7 @@ def encode_property_text(
     instance: str | None = None,
 ) -> str:
     """The property string: the user's pairs, KEYS, UNIQ_KEY, WAIT, TAGS, DELAY, INSTANCE_ID (PR-01, PR-23, PR-32)."""
-    # Runs for every message.
+    # Concatenated without a dict of properties: this runs for every message.
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties) if properties else ""
     if keys:
         text += f"KEYS\x01{keys}\x02"
@@ -107,7 +107,7 @@ def send_command(
         "h": str(prepared.flag),
         "i": prepared.properties,
         "j": str(prepared.reconsume_times),
-        # UnitMode.
+        # unitMode: units (sets) of brokers, which this client does not use.
         "k": "false",
         "m": _TRUE if prepared.batch else "false",
         "n": queue.broker_name,

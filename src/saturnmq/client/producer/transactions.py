@@ -64,7 +64,6 @@ class Transaction(Generic[T]):
         self._hooks = hooks
         self._on_error = on_error
         self._receipt: Receipt | None = None
-        # What a block that says nothing gets.
         self.state = TransactionState.COMMIT  # the decision of a normal end of the block
 
     @property

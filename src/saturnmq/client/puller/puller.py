@@ -397,7 +397,6 @@ class Puller:
                 else:
                     if answer.code not in _RETRY_CODES or last_try or deadline.remaining_ms <= 0:
                         return answer
-            # Exponential back-off with jitter.
             pause_s = min(0.02 * 4**attempt * (0.5 + random.random() / 2), max(deadline.remaining_ms, 0) / 1000)
             await asyncio.sleep(pause_s)
         raise CallTimeout(f"no answer for {wire.topic} from {wire.broker_name}")
