@@ -48,7 +48,6 @@ def split_address(address: str) -> tuple[str, int]:
 
 def split_addresses(text: str) -> list[str]:
     """The addresses of `host:port;host:port`, which commas may separate too; without duplicates, in order. Raises ConfigError."""
-    # See there.
     if "@" in text or "://" in text:  # not shown: it may hold a secret
         raise ConfigError("must be host:port;host:port, without scheme and credentials")
     addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]

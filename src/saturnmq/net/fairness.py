@@ -107,7 +107,7 @@ class _Line:
         self.count -= 1
         turn_taker = waiting.popleft()
         if waiting:
-            # Behind the others: networks alternate, whatever number of connections they have.
+            # At the end of the order: networks alternate, whatever number of connections they have.
             self._by_network[network] = waiting
         return turn_taker
 

@@ -84,7 +84,6 @@ class Limits:
 
     def begin(self, request: Command) -> None:
         """Count a request as in flight. It loses its remark, which no server reads and no limit counts."""
-        # Servers never read it; a client could otherwise hold memory that no limit counts.
         request.remark = None
         # By identity: two equal requests may be in flight together.
         held = self._held[id(request)] = memory_of(request)

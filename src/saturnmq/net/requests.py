@@ -347,7 +347,6 @@ class Requests(Generic[C]):
         elif type(reply) is Command:
             self._answer(command, reply)
         elif type(reply) is bytes and reply:
-            # A hook looks at commands, and few have hooks: decoding is their price.
             self._answer(command, FrameDecoder().feed(reply)[0])  # hooks need the decoded command
 
     def answer_later(self, later: Later, reply: Reply | Awaitable[Reply]) -> None:

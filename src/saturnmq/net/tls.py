@@ -226,7 +226,7 @@ class TlsStream:
         """Decrypt received bytes; return the plain bytes that are complete."""
         self._incoming.write(data)
         self._follow_records(data)
-        # The last message of the handshake may have data behind it.
+        # Application data may follow the last message of the handshake in the same read.
         if not self.ready and not self._handshake():
             return b""
         parts = []
@@ -309,7 +309,7 @@ class ContextHolder:
         except ConfigError as error:
             level = logging.ERROR if changed_now else logging.DEBUG
             log.log(level, "tls reload failed, previous files in use error=%s", error)
-            # Tried again when it changes; the pair stays marked.
+            # The trust file is tried again when it changes once more, the pair of certificate and key at every check.
             self._changed -= {self.settings.server_trust_path}
             return False
         self._changed.clear()
