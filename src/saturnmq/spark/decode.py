@@ -194,7 +194,7 @@ def decode_block(
     arrays = []
     for name in columns:
         if name == "brokerName":
-            # Not part of a record.
+            # The broker's name is not stored in records.
             arrays.append(pa.repeat(pa.scalar(broker, type=pa.string()), block.rows))
         else:
             arrays.append(bodies if name == "body" else block.column(name))
@@ -329,7 +329,7 @@ class _Fast:
     def _take(self, rows: Mask | slice) -> None:
         self._at, self._head, self._end = self._at[rows], self._head[rows], self._end[rows]
         self._body_end, self._topic_end = self._body_end[rows], self._topic_end[rows]
-        # They were of all rows.
+        # `_pairs` was built for all rows.
         self._pairs = None
 
     def position(self, row: int) -> int:
@@ -417,7 +417,7 @@ class _Pairs:
         mask = (1 << 8 * len(first)) - 1
         # One comparison of words instead of one of texts.
         matches = np.flatnonzero((self._prefixes & np.uint64(mask)) == np.uint64(int.from_bytes(first, "little")))
-        # What of the name lies behind the first eight bytes.
+        # The part of the name after its first eight bytes.
         for n in range(_WORD_BYTES, len(mark)):
             matches = matches[self._data[np.minimum(self._starts[matches] + n, len(self._data) - 1)] == mark[n]]
         begin, end = self._starts[matches] + len(mark), self._ends[matches]
@@ -553,7 +553,6 @@ def _has_key(text: str | None, keys: frozenset[str]) -> bool:
 def pairs_of(raw: bytes) -> dict[str, str]:
     """Parse properties by name; undecodable bytes are replaced, entries without a name or value are dropped."""
     properties = {}
-    # As in the columns of text.
     for pair in raw.decode("utf-8", "replace").split(PAIR_SEPARATOR):
         name, separator, value = pair.partition(NAME_SEPARATOR)
         if name and separator and value:

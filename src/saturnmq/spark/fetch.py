@@ -147,7 +147,7 @@ class RangeFetcher:
         if self._next >= self._end:
             return None
         result = await self._pull(self._next, FILTERED_COUNT)
-        # Never back.
+        # A next offset below the position would read rows twice.
         self._next = max(result.next_offset, self._next)
         return [result.body] if result.body else []
 
@@ -156,7 +156,7 @@ class RangeFetcher:
         if not self._span:
             if self._next >= self._end:
                 return None
-            # One by one at first: Apache's brokers give 32 messages, SaturnMQ's many.
+            # Apache's brokers return 32 messages by default, SaturnMQ's many more.
             result = await self._pull(self._next, min(self._options.pull_batch, self._end - self._next))
             self._span = max(1, result.next_offset - self._next) * SEGMENT_ANSWERS
             self._next = result.next_offset
@@ -208,7 +208,6 @@ class RangeFetcher:
             except ResponseError as error:
                 # Both codes have other causes too: the master decides.
                 if error.code in _ABSENT:
-                    # Absence is believed of a master only.
                     state = await self._master_state(offset)
                 is_deleted = state is not None and state.deleted
                 if error.code not in _PASSING and error.code != ResponseCode.TOPIC_NOT_EXIST and not is_deleted:

@@ -283,7 +283,7 @@ class Tracker(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Commit pending offsets; log what to do about a failure that is Spark's, such as a real-time trigger (STR-17)."""
-        # It goes through the queue behind the reports of the batches.
+        # It goes through the queue after the reports of the batches.
         self._events.put(threading.Event())
         log_advice(event)
         with self._change:
@@ -335,9 +335,8 @@ class Tracker(StreamingQueryListener):
         In between the previous ages are kept.
         """
         now_ms, before = time.monotonic() * 1000, self.lags.get(lag.query)
-        # Until the next query of ages.
         lag.oldest_ms = dict(before.oldest_ms) if before is not None else {}
-        # Nothing unread has no age.
+        # Without unread messages there is no age to query.
         if not lag.messages or now_ms - self._looked_ms.get(lag.query, -AGE_INTERVAL_MS) < AGE_INTERVAL_MS:
             return
         self._looked_ms[lag.query] = now_ms

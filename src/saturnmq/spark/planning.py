@@ -150,7 +150,7 @@ async def bounds_of(link: Link, queues: Iterable[MessageQueue]) -> QueueBounds:
         # Asked at two moments: the beginning may have advanced past the end that was seen.
         return Bounds(low, max(low, high))
 
-    # Walked twice.
+    # An iterable that is walked twice below.
     all_queues = list(queues)
     return dict(zip(all_queues, await gathered(ask, all_queues), strict=True))
 
@@ -271,13 +271,12 @@ async def offset_of_time(link: Link, queue: MessageQueue, limits: Bounds, time_m
     around = [
         at for step in steps for at in (crossing - step, crossing + step) if low <= at < high and at not in store_times
     ]
-    # Nothing is read twice.
     for at in around:  # sequential: many queues are searched in parallel
         if (stored := await _store_ms(link, queue, at)) is not None:
             store_times[at] = stored
     earliest = min((at for at, stored in store_times.items() if stored >= time_ms), default=high)
     late = max((at for at, stored in store_times.items() if stored < time_ms), default=low - 1)
-    # No contradiction was seen.
+    # No decrease was seen.
     if late < earliest:
         return TimeBound(crossing, False)
     # The stretch in which the first one must lie.
@@ -353,7 +352,6 @@ async def starts(
     if times is not None:
         name = "startingOffsetsByTimestamp" if options.starting_times is not None else "startingTimestamp"
         time_bounds, times_by_queue = await _by_times(link, queue_bounds, times, name)
-        # A batch compares each row's time, and a stream does not.
         offsets = {
             q: queue_bounds[q].low if bound.falls and compared else bound.offset for q, bound in time_bounds.items()
         }
@@ -476,7 +474,7 @@ async def with_masters(plan: Callable[[Link, SourceOptions], Awaitable[R]], link
             # A plan from a slave that is behind would leave out rows.
             return await plan(link if is_slave_permitted else link.masters(), options)
         except NoMaster as error:
-            # At least one attempt.
+            # Checked after the attempt, so that there is at least one.
             if time.monotonic() > until:
                 if not is_slave_permitted:
                     error.hint = "Its slave may be behind; readFrom=slave plans with what the slave has."

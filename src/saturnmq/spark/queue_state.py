@@ -96,7 +96,7 @@ async def _state(core: Core, group: str, queue: MessageQueue, offset: int, addre
                 reason = f"the topic has only {len(queues)} queues on broker {queue.broker_name}"
                 return QueueState(deleted=True, reason=reason)
         reason = f"code {answer.code}: {(answer.remark or '').strip()}"
-    # No answer proves nothing.
+    # A master that does not answer proves neither a deletion nor a loss.
     except SaturnError as error:
         reason = str(error)
     return QueueState(reason=f"broker {queue.broker_name} at {address}: {reason}")

@@ -208,7 +208,7 @@ def _decoded(offset: Mapping[str, object], field: str, decode: Callable[[Any], T
         if not isinstance(offset, dict) or isinstance(offset.get("v"), bool) or offset.get("v") != VERSION:
             raise ValueError(f"it has no version {VERSION}")
         return decode(offset["q"] if field == "q" else offset.get(field, {}))
-    # Whatever a text from elsewhere does not have.
+    # The errors that a text of another source can cause.
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"the checkpoint holds {str(offset)[:120]}, which is no offset of this source (version {VERSION}), field "

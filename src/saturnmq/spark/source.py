@@ -136,7 +136,7 @@ class BatchReader(DataSourceReader):
         freeze_imports("files")
         packing.say_decoder()
         piece = getattr(partition, "piece", None)
-        # The empty task.
+        # A plan without ranges has one task without a piece.
         return read_files(self._options, self._columns, piece) if piece else iter(())
 
 

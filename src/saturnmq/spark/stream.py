@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 positions = self._queries.initial()
             except (ConfigError, DataLossError) as error:
-                # Other errors do not pass while Spark asks again.
+                # Another cause is a broker or NameServer that does not answer: raised now, and the next call asks again.
                 if not isinstance(error.__cause__, RouteNotFound | None):
                     raise
                 self._initial_error = error
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start  # Spark polls an idle query every 10 ms
         ranges.from_offset(start)
         self._warn_changed_filter(start)
-        # Now the offset is needed.
+        # Here Spark needs the offset, see `initialOffset`.
         if self._initial_error is not None and start == self._initial:
             raise self._initial_error
         # One snapshot for the first attempt, so that a poll asks the brokers once.
@@ -430,7 +430,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report_losses("offsets", start, losses)
         for key, offset in resume_offsets.items():
             draft.begin[key] = draft.recorded_begins[key] = offset
-            # Of the old topic.
+            # That record is of the old topic.
             draft.preceding.pop(key, None)
             draft.has_loss = True
 
