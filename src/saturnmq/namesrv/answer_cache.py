@@ -129,7 +129,7 @@ class AnswerCache:
         run = self._runs.get(key)
         if run is None:
             run = self._started(key, self.slices.result(self._computed(key, encode)), self._changes())
-        # Begun with an older table: what has been asked since must see the newer one. None has not begun yet.
+        # Begun with an older table: what has been asked since must see the newer one. `changes` is None before a run begins.
         elif run.changes not in (None, self._changes()):
             run = self._started(key, self._next(key, encode, run), None)
         # A connection that closes must not end the computation that others await.

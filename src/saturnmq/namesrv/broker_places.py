@@ -66,7 +66,7 @@ class BrokerPlaces:
             return None
         # The senior comes first, and then the broker that has the place now.
         rival = senior.address if self._is_live(senior.address, host_of, now_ms) else self._holder(broker_place)
-        # Free, or its own.
+        # The place is free or this broker's own, or its holder does not defend it.
         if rival in ("", registration.address) or not self._is_live(rival, host_of, now_ms):
             return None
         live, live_host = self._routes.live[rival], host_of(rival)
@@ -96,7 +96,7 @@ class BrokerPlaces:
 
         Another host, which registered the address while the broker was not connected, does not end its seniority.
         """
-        # Entries are removed.
+        # A copy: entries are removed in the loop.
         for broker_place, senior in list(self._seniors.items()):
             if senior.address == address and host in (None, senior.host):
                 del self._seniors[broker_place]

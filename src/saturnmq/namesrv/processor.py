@@ -115,7 +115,7 @@ def register_broker(ctx: Context, connection: Peer, request: Command, header: h.
     their order.
     """
     topics_max = min(ctx.settings.topics_max, TOPICS_PER_NAME_MAX)
-    # Behind a large one of the same connection: its requests keep their order.
+    # After a large one of the same connection: its requests keep their order.
     if is_large(request, header) or ctx.is_registering(connection):
         return ctx.later(connection, request, lambda: _register_large(ctx, connection, request, header, topics_max))
     registration, topics = parse(request, header, topics_max)
@@ -376,7 +376,7 @@ def cluster_info(ctx: Context, connection: Peer, request: Command, header: objec
     """GET_BROKER_CLUSTER_INFO, 106."""
 
     def listing() -> Steps[ClusterInfo]:
-        # A generator of one step.
+        # Makes this a generator of one step: the cache runs its computations in steps.
         yield
         return ctx.routes.cluster_info()
 

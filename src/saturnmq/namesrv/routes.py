@@ -163,7 +163,6 @@ class RouteTable:
         """
         # Before the changes below, which it compares with.
         takes_topics = self.takes_topics(registration)
-        # A renamed broker.
         self._remove_from_other_name(registration)
         self._join_cluster(registration.cluster, registration.broker_name, host)
         broker = self.brokers.get(registration.broker_name)
@@ -400,7 +399,7 @@ class RouteTable:
         if self.brokers[broker_name].broker_addrs:
             return
         del self.brokers[broker_name]
-        # A name may be in several.
+        # A broker name may be in several clusters.
         for cluster in list(self._clusters_of.get(broker_name, ())):
             self._leave_cluster(cluster, broker_name)
         self._clusters_of.pop(broker_name, None)
