@@ -159,6 +159,24 @@ def test_truncated_entries_prove_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("DUR-10")
+def test_entries_before_a_truncation_keep_their_checksums(tmp_path: Path) -> None:
+    """They were synced, as those of a full file are, and no checkpoint covers them yet."""
+    made = killed_ledger(tmp_path, 2)
+    files, _ = opened(tmp_path)
+    for index, position in ((2, made[1].end_pos), (3, made[1].end_pos + 68), (4, made[1].end_pos + 136)):
+        files.append([Entry(index, 1, position, b"%020d" % index)])
+        files.sync_job()()
+    files.cut(4, made[1].end_pos + 136)
+    files.append([Entry(4, 2, made[1].end_pos + 136, b"of the next term" + b"." * 4)])
+    files.sync_job()()
+    files.close()
+    flip(tmp_path / "data" / ("0" * 20), made[1].end_pos + 36, 1)  # the channel of entry 2, which nothing else checks
+    files, checkpoint = opened(tmp_path)
+    assert (files.end_index, checkpoint.end_index) == (1, 4)
+    files.close()
+
+
+@pytest.mark.spec("DUR-10")
 def test_damage_in_an_older_file_is_refetched_in_place(tmp_path: Path) -> None:
     made = killed_ledger(tmp_path, 260)
     assert made[-1].pos > 4 * FILE_BYTES

@@ -186,7 +186,8 @@ class RecordSums:
     def discard(self, kept_end: int = 0) -> None:
         """Delete all blocks durably, before records are removed that they cover. Raises OSError, StoreError.
 
-        kept_end: the log will end there. Records before it that are not synced yet still get a block.
+        kept_end: the log will end there. Records before it get a block with the next sync: those that are not synced yet, and
+        those whose block is deleted here.
         """
         with self._lock:
             # Those records are about to be removed, and the positions used again.
@@ -195,6 +196,12 @@ class RecordSums:
             self._end_file()
             self._full.clear()
             paths = self._paths()
+            if kept_end:
+                # A full file is synced, and its records have their block, before any checkpoint covers them.
+                covered = {
+                    (at, size, crc) for path in paths for at, size, crc in _sums_in(path) if at + size <= kept_end
+                }
+                self._waiting.extendleft(sorted(covered, reverse=True))
             for path in paths:
                 self._disk.unlink(path)
             if paths:
@@ -204,6 +211,17 @@ class RecordSums:
     def close(self) -> None:
         with self._lock:
             self._end_file()
+
+
+def _sums_in(path: Path) -> Iterator[Sum]:
+    """The checksums in a file; none if it cannot be read: they prove nothing then."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        log.warning("checksums not read path=%s reason=%s", path, error)
+        return
+    for _, sums in _blocks(data):
+        yield from _SUM.iter_unpack(sums)
 
 
 def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
