@@ -134,8 +134,8 @@ def test_options_incompatible_with_transactions_are_reported(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SyncEmbeddedBroker]:
-    """A broker with short check-back timeouts."""
-    settings = BrokerSettings(transaction_interval_ms=50, transaction_timeout_ms=100)
+    """A broker with short check-back timeouts, and as many checks as a slow machine needs."""
+    settings = BrokerSettings(transaction_interval_ms=50, transaction_timeout_ms=100, transaction_check_max=10_000)
     with SyncEmbeddedBroker(settings=settings) as running:
         yield running
 

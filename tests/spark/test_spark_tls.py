@@ -93,7 +93,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         _, away_port = await away.start(HOST, 0)
         settings = BrokerSettings(
             namesrv_addr=f"{host}:{port}", bind_address=HOST, listen_port=0, transaction_interval_ms=50,
-            transaction_timeout_ms=100,
+            transaction_timeout_ms=100, transaction_check_max=10_000,  # the link may need longer than 15 checks to connect
         )  # fmt: skip
         store = StoreSettings(profile=StoreProfile.SMALL, store_path_root_dir=str(folder / "store"))
         broker = Broker(settings, store, NetSettings(), tls=tls)
