@@ -122,6 +122,22 @@ async def test_request_header_size_is_limited(
         assert pair.server.rejections.counts == {"bad_frame": 1}
 
 
+@pytest.mark.spec("LIM-03")
+@pytest.mark.parametrize("serialization", list(Serialization))
+async def test_request_header_of_exactly_256_kib_is_accepted(pair: Pair, serialization: Serialization) -> None:
+    def request(value_bytes: int) -> bytes:
+        return encode_frame(Command(10, opaque=7, ext={"i": "v" * value_bytes}, serialization=serialization))
+
+    def header_bytes(frame: bytes) -> int:
+        return int.from_bytes(frame[5:8], "big")
+
+    longest = 262_144 - header_bytes(request(0))
+    assert header_bytes(request(longest)) == 262_144
+    assert (await answered(pair, request(longest))).ext == {"i": "v" * longest}
+    await closed_after(pair, request(longest + 1))
+    assert pair.server.rejections.counts == {"bad_frame": 1}
+
+
 DEFAULTS = {
     "com.rocketmq.remoting.frameMaxLength": 16 * 1024**2,
     "requestHeaderMaxLength": 256 * 1024,
