@@ -92,6 +92,26 @@ async def test_concurrency_of_a_running_listener_rises_and_falls(cluster: Any) -
         assert c.broker.offsets["g", "T", 0] == 44 and not c.broker.sent_back
 
 
+@pytest.mark.spec("CA-07")
+async def test_each_group_has_a_concurrency_of_its_own(cluster: Any) -> None:
+    async with cluster() as c, Client(name_servers=c.name_servers) as client:
+        messages(c, 10)
+        c.add("%RETRY%h", c.route(read=1, write=1))
+        first, second = Handlers(), Handlers()
+        client.listener("T", group="g", start="first", concurrency=2)(first.handle)
+        client.listener("T", group="h", start="first", concurrency=3)(second.handle)
+        running = asyncio.ensure_future(client.run())
+        await until(lambda: (first.busy, second.busy) == (2, 3), why=lambda: (first.busy, second.busy))
+        await first.finish(4)
+        assert (first.busy, second.busy) == (2, 3), "the other group neither gives nor takes"
+        await second.finish(10)
+        assert (first.busy, second.busy) == (2, 0)
+        await first.finish(6)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert c.broker.offsets["g", "T", 0] == c.broker.offsets["h", "T", 0] == 10
+
+
 @pytest.mark.spec("CA-02")
 async def test_raised_concurrency_raises_the_derived_prefetch(cluster: Any) -> None:
     async with cluster() as c, Client(name_servers=c.name_servers) as client:
