@@ -117,6 +117,24 @@ async def test_upgrade_interrupted_before_first_entry_continues(tmp_path: Path) 
         assert group.bodies(broker) == [*OLD[:3], b"new"]
 
 
+@pytest.mark.spec("DL-B09")
+async def test_log_begins_at_the_first_file_of_the_old_log(tmp_path: Path) -> None:
+    async with ledger_group(tmp_path, 1, start=False) as group:
+        await plain(group, "n0", OLD)
+        await group.start("n0")
+        store = (await group.master()).store
+        await group.until(lambda: store.max_offset("T", 0) == len(OLD), "not dispatched")
+        files = logs(tmp_path / "n0" / "commitlog")
+        assert files[:2] == [f"{0:020d}", f"{FILE_BYTES:020d}"] and store.min_physical_offset == 0
+        await store.log.truncate_front("a test")
+        assert logs(tmp_path / "n0" / "commitlog") == files[1:]
+        assert store.min_physical_offset == FILE_BYTES < store.log.divided
+        await group.stop("n0")
+        await group.start("n0")
+        store = (await group.master()).store
+        assert store.min_physical_offset == FILE_BYTES < store.log.divided
+
+
 @pytest.mark.spec("DL-U01")
 async def test_old_log_of_a_crashed_broker_is_recovered_and_filled_from_there(tmp_path: Path) -> None:
     async with ledger_group(tmp_path, 1, start=False) as group:
