@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -534,6 +536,35 @@ def test_unreachable_broker_does_not_slow_query() -> None:
     assert time.monotonic() - began < 10  # each commit would wait 200 ms
     tracker._committer._groups = {}  # the thread may be iterating over them
     tracker.stop()
+
+
+@pytest.mark.spec("STR-11")
+def test_callbacks_only_enqueue_and_one_thread_does_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, threads, connects = Cluster([]), [], threading.Event()
+
+    @contextlib.contextmanager
+    def linked_slowly(_options: ConnectionOptions) -> Iterator[Cluster]:
+        threads.append(threading.current_thread())
+        if threads[-1] is not threading.main_thread():
+            assert connects.wait(30)
+        yield link
+
+    monkeypatch.setattr("saturnmq.spark.offset_tracker.linked", linked_slowly)
+    tracker = Tracker(ConnectionOptions("h:1"), interval_ms=0)
+    try:
+        for group in ("g", "h"):
+            tracker.onQueryStarted(SimpleNamespace(id="query-1"))
+            for n in range(1, 11):
+                tracker.onQueryProgress(progress(group, n, n, n))
+            tracker.onQueryTerminated(SimpleNamespace(id="query-1", exception=None))
+        asyncio.run(until(lambda: threads))
+        assert link.offsets == {}, "the callbacks returned while the broker was out of reach"
+        connects.set()
+        assert tracker.flush() and link.offsets == {("tracked", "broker-a", 0): 10}
+    finally:
+        connects.set()
+        tracker.stop()
+    assert len(threads) > 1 and set(threads) == {threads[0]} and threads[0] is not threading.main_thread()
 
 
 @pytest.mark.spec("STR-17")
