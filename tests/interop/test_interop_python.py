@@ -485,6 +485,32 @@ async def test_unsettled_message_is_redelivered(client: Callable[..., Client], t
             await late.ack()
 
 
+@pytest.mark.spec("API-20")
+async def test_unsettled_message_moves_with_its_queue_to_a_new_member(
+    client: Callable[..., Client], topic: str, group: str
+) -> None:
+    async with client() as one, client() as two, one.producer("p") as out, one.consumer(group, start="first") as a:
+        await a.subscribe(topic)
+        await until(lambda: len(a.assigned) == 4)
+        for queue in await out.queues(topic):
+            await out.send(topic, b"%d" % queue.queue_id, queue=queue)
+        held = {message.queue: message for message in [await a.recv(timeout=30) for _ in range(4)]}
+        await a.commit()  # nothing is settled
+        async with two.consumer(group, start="first") as b:
+            await b.subscribe(topic)
+            await until(lambda: len(a.assigned) == len(b.assigned) == 2)
+            moved = {queue: held[queue] for queue in b.assigned}
+            again = [await b.recv(timeout=30) for _ in range(2)]
+            assert {(m.queue, m.message_id, m.attempt) for m in again} == {
+                (queue, message.message_id, 1) for queue, message in moved.items()
+            }
+        await until(lambda: len(a.assigned) == 4)
+        back = await take(a, 2)
+        assert {(m.queue, m.message_id) for m in back} == {(q, message.message_id) for q, message in moved.items()}
+        for queue in held.keys() - moved.keys():
+            await held[queue].ack()
+
+
 @pytest.mark.spec("DLY-01", "DLY-02", "API-13")
 async def test_delayed_message_is_delivered_after_its_level_not_before(
     client: Callable[..., Client], topic: str, group: str
