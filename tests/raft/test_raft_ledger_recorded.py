@@ -19,6 +19,7 @@ from harness.crash import ledger as crash
 from harness.crash.check import QuickDisk, snapshot
 from harness.crash.states import text_of
 from harness.harm import damaged
+from loglines import own_messages
 from recordedruns import attempt, check_run
 from saturnmq.raft.core.ids import NO_INDEX
 from saturnmq.raft.ledger.check import compare, verify
@@ -71,5 +72,5 @@ def test_damage_to_a_ledger_is_reported_as_recorded(
             lines.append(attempt(files.delete_oldest))
         files.close()
         lines += [f"{name} {zlib.crc32(data):08x}" for name, data in sorted(snapshot(folder).items())]
-        steps.append("\n".join([*lines, *caplog.messages]).replace(str(tmp_path), "FOLDER"))
+        steps.append("\n".join([*lines, *own_messages(caplog)]).replace(str(tmp_path), "FOLDER"))
     check_run(RECORDED, f"damage {seed}", steps)

@@ -17,6 +17,7 @@ import pytest
 from slavestub import BROKER, CLIENT, log_bytes
 from test_broker_dledger import Alone
 
+from loglines import own_messages
 from recordedruns import attempt, check_run, public
 from saturnmq.protocol.codes import SCHEDULE_TOPIC, SysFlag
 from saturnmq.protocol.message import Message
@@ -210,7 +211,7 @@ def test_a_slave_receives_a_log_as_recorded(
             steps.append("\n".join(lines))
     store.close_files()
     master.close_files()
-    steps.append("\n".join(caplog.messages).replace(str(tmp_path), "FOLDER"))
+    steps.append("\n".join(own_messages(caplog)).replace(str(tmp_path), "FOLDER"))
     check_run(RECORDED, f"slave {seed}", steps)
 
 
@@ -233,7 +234,7 @@ def test_records_of_another_broker_as_recorded(tmp_path: Path, caplog: pytest.Lo
             lines.append(f"{queue.min_offset} {queue.max_offset} {queue.next_offset}")
     store.close_files()
     check_run(
-        RECORDED, "records", ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)] + caplog.messages
+        RECORDED, "records", ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)] + own_messages(caplog)
     )
 
 

@@ -24,6 +24,7 @@ from harness.crash.campaign import life_of
 from harness.crash.check import CrashStore, QuickDisk, snapshot
 from harness.crash.states import text_of
 from harness.harm import damaged
+from loglines import own_messages
 from recordedruns import attempt, check_run
 from saturnmq.store import MessageStore, StoreSettings
 from saturnmq.store.files.mapped_file import numbered_files
@@ -182,7 +183,7 @@ def test_damage_is_reported_and_repaired_as_recorded(
         if opened == "None":
             lines += answers(store, brief=True)
         store.close_files()
-        lines += [attempt(repaired, settings), attempt(verify, settings, GIVEN), *caplog.messages]
+        lines += [attempt(repaired, settings), attempt(verify, settings, GIVEN), *own_messages(caplog)]
         lines += [f"{name} {zlib.crc32(data):08x}" for name, data in sorted(snapshot(folder).items())]
         steps.append(re.sub(r"-\d{8}T\d{6}", "-TIME", "\n".join(lines)).replace(str(folder), "FOLDER"))
     check_run(RECORDED, f"damage {seed}", steps)
