@@ -105,9 +105,8 @@ def _put_file(
         file.ledger,
     )
     path, content = _manifest_path(root, archived), archived.encode()
-    is_local = (
-        system.type_name == "local"
-    )  # where a reader sees a file that is being written, and a power loss undoes writes
+    # There a reader sees a file that is being written, and a power loss undoes writes.
+    is_local = system.type_name == "local"
     with service_errors(url):
         if is_local:
             _sync(f"{root}/{FILES}/{name}", f"{root}/{FILES}")

@@ -220,9 +220,8 @@ class Flusher:
         while self.failure is None and (self._running is not None or self.flushed < self._log.readable_end):
             self.start()
             await self.finish()
-        await (
-            self.finish()
-        )  # after a failed dispatch a thread may still be flushing files that the caller is about to close
+        # After a failed dispatch a thread may still be flushing files that the caller is about to close.
+        await self.finish()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
